@@ -1,0 +1,40 @@
+"""What can go wrong, by whose fault.
+
+Every message is one sentence of the form *where: what we got, what we needed; what to do*.
+"""
+
+
+class HpctrainError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(HpctrainError, ValueError):
+    """A setting is missing, unknown or out of range."""
+
+    exit_code = 2
+
+
+class DataError(HpctrainError, ValueError):
+    """A data file is missing, damaged or not of the expected form."""
+
+    exit_code = 2
+
+
+class ShapeError(HpctrainError, ValueError):
+    """Array shapes or dtypes do not fit the operation."""
+
+
+class CheckpointError(HpctrainError, RuntimeError):
+    """A checkpoint is incomplete, damaged or belongs to another run."""
+
+    exit_code = 2
+
+
+class CommError(HpctrainError, RuntimeError):
+    """The ranks of a group disagree, or a peer is gone."""
+
+
+class EngineError(HpctrainError, RuntimeError):
+    """The engine was used wrongly, or a task that it ran has failed."""
