@@ -13,7 +13,17 @@ import numpy as np
 
 from hpctrain.errors import ConfigError
 
-__all__ = ["CPU", "Array", "Device", "choose", "empty", "gpu_count", "module_of", "to_device", "to_host"]
+__all__ = [
+    "CPU",
+    "Array",
+    "Device",
+    "choose",
+    "empty",
+    "gpu_count",
+    "module_of",
+    "to_device",
+    "to_host",
+]
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 
@@ -39,7 +49,9 @@ CPU = Device()
 
 def _cupy() -> ModuleType:
     if importlib.util.find_spec("cupy") is None:
-        raise ConfigError("device: a GPU was asked for, but CuPy is not installed; pip install 'hpctrain[gpu]'")
+        raise ConfigError(
+            "device: a GPU was asked for, but CuPy is missing; pip install 'hpctrain[gpu]'"
+        )
     return importlib.import_module("cupy")
 
 
@@ -74,7 +86,9 @@ def choose(name: str = "auto", local_rank: int = 0) -> Device:
     count = 0 if name == "cpu" else gpu_count()
     if count == 0:
         if name == "gpu":
-            raise ConfigError("device: gpu was asked for, but no GPU is visible; use cpu or auto")
+            raise ConfigError(
+                "device: gpu was asked for, but no GPU is visible; use cpu or auto"
+            )
         return CPU
     device = Device("gpu", local_rank % count)
     _cupy().cuda.Device(device.index).use()

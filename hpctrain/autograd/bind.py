@@ -1,0 +1,130 @@
+"""The one door through which an operation is applied: run now, recorded, or put in a graph."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpctrain.autograd.mode import Interpreter, current
+from hpctrain.autograd.node import Node, Record, Symbol
+from hpctrain.autograd.primitive import Primitive, Spec, primitive
+from hpctrain.backend import module_of, to_device
+from hpctrain.errors import ShapeError
+
+__all__ = ["EAGER", "Eager", "apply", "apply_row", "as_tensor", "assign", "run_row"]
+
+_COUNT = itertools.count()  # gives records their order; next() is atomic
+
+
+def as_tensor(value: Any, like: Node | None = None) -> Any:
+    """Return ``value`` as a tensor; a number takes the dtype and device of ``like``."""
+    if isinstance(value, Node):
+        return value
+    if like is None:
+        return Node.kind(value)
+    if isinstance(value, bool | int | float | np.number):
+        dtype = like.dtype
+        if isinstance(value, float) and dtype.kind not in "fc":
+            dtype = np.dtype(np.float32)
+        value = np.asarray(value, dtype)
+    elif not hasattr(value, "dtype"):
+        value = np.asarray(value, like.dtype)
+    array = to_device(value, like.device)
+    return Node.from_value(array, Spec.of(array), like.device)
+
+
+def run_row(
+    row: Primitive, arrays: Sequence[Any], attrs: dict[str, Any], specs: Any
+) -> list[Any]:
+    """Run a row at once on ``arrays`` into newly allocated outputs, and return these."""
+    if row.view is not None:
+        seen = row.view(arrays[0], **attrs)
+        if seen is not None:
+            return [seen]
+    xp = module_of(arrays[0])
+    outs = [xp.empty(s.shape, s.dtype) for s in specs]
+    scratch: list[Any] = []
+    if row.scratch is not None:
+        wanted = row.scratch([Spec.of(a) for a in arrays], **attrs)
+        scratch = [xp.empty(s.shape, s.dtype) for s in wanted]
+    row.kernel(xp, arrays, outs, scratch, **attrs)
+    return outs
+
+
+class Eager:
+    """Runs every operation at the call."""
+
+    def apply(
+        self,
+        row: Primitive,
+        inputs: Sequence[Any],
+        attrs: dict[str, Any],
+        specs: Sequence[Spec],
+    ) -> Sequence[Any]:
+        """Run ``row`` on the arrays of ``inputs``."""
+        return run_row(row, [t.array for t in inputs], attrs, specs)
+
+    def assign(self, target: Any, source: Any) -> None:
+        """Copy the elements of ``source`` into ``target``."""
+        target.array[...] = to_device(source.array, target.device)
+
+
+EAGER: Interpreter = Eager()
+
+
+def apply_row(row: Primitive, inputs: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
+    """Apply ``row`` to tensors and return its outputs.
+
+    Parameters
+    ----------
+    row : Primitive
+    inputs : sequence of Tensor
+        All on one device.
+    attrs : dict
+        Hashable values by name.
+
+    Raises
+    ------
+    ShapeError
+        If shapes, dtypes or devices do not fit.
+    """
+    mode = current()
+    specs = row.infer([t.spec for t in inputs], **attrs)
+    device = inputs[0].device
+    for other in inputs:
+        if other.device != device:
+            raise ShapeError(
+                f"{row.name}: got tensors on {device} and {other.device}, needed one device; "
+                "move one with as_in_context"
+            )
+    interpreter = mode.interpreter or EAGER
+    values = interpreter.apply(row, inputs, attrs, specs)
+    outputs = tuple(Node.from_value(v, s, device) for v, s in zip(values, specs, strict=True))
+    if mode.recording and any(t.requires_grad for t in inputs):
+        record = Record(next(_COUNT), row, inputs, attrs, values, specs, device)
+        for place, output in enumerate(outputs):
+            output.creator, output.output = record, place
+    return outputs
+
+
+def apply(name: str, *inputs: Any, **attrs: Any) -> Any:
+    """Apply the primitive ``name``; return a tensor, or a tuple if it has several outputs."""
+    outputs = apply_row(primitive(name), inputs, attrs)
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def assign(target: Any, source: Any) -> None:
+    """Let ``target``, a tensor that holds state, take the elements of ``source``.
+
+    Eagerly they are copied at once. In a captured graph the copy happens in each run, after
+    everything that reads the old elements.
+    """
+    if target.spec != source.spec:
+        raise ShapeError(f"assign: got {source.spec} for a tensor of {target.spec}")
+    (current().interpreter or EAGER).assign(target, source)
+
+
+def is_symbol(value: Any) -> bool:
+    """Return whether ``value`` names a value of a graph."""
+    return isinstance(value, Symbol)
