@@ -1,0 +1,197 @@
+"""The sections and keys of a configuration, with their types, limits, defaults and meaning.
+
+The string under a key is its documentation: ``config init``, ``--help`` and error messages
+take it from here.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+__all__ = [
+    "Config", "Data", "Device", "Exchange", "Loss", "Model", "Optim", "Parallel", "Plain",
+    "Run", "Section",
+]  # fmt: skip
+
+Plain = bool | int | float | str
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+
+
+def _text(pattern: str, needed: str) -> Any:
+    return Meta(pattern=pattern, extra={"needed": needed})
+
+
+FileName = Annotated[
+    str, _text(r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", "a file name of letters, digits and . _ -")
+]
+ModelName = Annotated[
+    str,
+    _text(
+        r"^[A-Za-z_]\w*((\.\w+)*:[A-Za-z_]\w*)?\Z", "a model's name or package.module:function"
+    ),
+]
+Steps = Annotated[str, _text(r"^(\d+:\d+)?\Z", "FIRST:LAST, two step numbers, or nothing")]
+Duration = Annotated[
+    str,
+    _text(
+        r"^(auto|(\d+-)?\d+(:\d\d){0,2})?\Z",
+        "MINUTES, HOURS:MINUTES:SECONDS, DAYS-HOURS:MINUTES:SECONDS, auto or nothing",
+    ),
+]
+Path = Annotated[str, _text(r"^[^\0]+\Z", "a path")]
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of the sections: immutable, and closed to keys that do not exist."""
+
+
+class Run(Section, frozen=True):
+    """How long the run lasts, and what it leaves behind."""
+
+    name: FileName = "mnist"
+    """name of the run; its files are in DIR/NAME"""
+    dir: Path = "runs"
+    """directory that holds the run directories"""
+    seed: Count = 0
+    """number from which all random numbers follow"""
+    epochs: Positive = 10
+    """passes over the training records"""
+    max_steps: Count = 0
+    """end after this many steps in all; 0: no limit"""
+    resume: Path = "auto"
+    """auto: go on with an unfinished run; never: begin anew; PATH: begin at that checkpoint"""
+    log_every: Positive = 50
+    """steps between two lines of the log"""
+    checkpoint_every: Positive = 1
+    """epochs between two checkpoints"""
+    keep: Positive = 3
+    """how many checkpoints to keep"""
+    profile: Steps = ""
+    """FIRST:LAST: write a timeline of these steps"""
+    time_limit: Duration = ""
+    """save and stop this long after the start, written as for Slurm; auto: the job's own end"""
+    dry_run: bool = False
+    """build everything, run one step, write nothing"""
+
+
+class Model(Section, frozen=True):
+    """What is trained."""
+
+    name: ModelName = "lenet"
+    """mlp, lenet, resnet20, lstm, gpt, cosmo, or your own package.module:function"""
+    args: dict[str, Plain | list[Plain]] = field(default_factory=dict)
+    """arguments for the function that builds the model"""
+
+
+class Data(Section, frozen=True):
+    """The records that it learns from."""
+
+    train: Path = "data/mnist/train"
+    """HDF5 file, or directory of files, with the training records"""
+    test: Path = "data/mnist/test"
+    """the same for the test records"""
+    batch: Positive = 64
+    """records in one step, over all ranks together"""
+    test_batch: Positive = 500
+    """records in one batch of the test, over all ranks together"""
+    inputs: list[str] = field(default_factory=list)
+    """datasets that hold the inputs, in HDF5 files of your own"""
+    targets: list[str] = field(default_factory=list)
+    """datasets that hold what is to be predicted, in HDF5 files of your own"""
+    shift: Count = 0
+    """move each training image by up to this many pixels"""
+    prefetch: Count = 2
+    """batches to read ahead"""
+    verify: bool = True
+    """check the files against their digests before the first step"""
+    cache_mib: Count = 256
+    """memory for records already read, MiB per rank"""
+
+
+class Loss(Section, frozen=True):
+    """What is made small."""
+
+    name: Literal["softmax_cross_entropy", "mse"] = "softmax_cross_entropy"
+    """softmax_cross_entropy for classes, mse for numbers"""
+
+
+class Optim(Section, frozen=True):
+    """How the parameters change at each step."""
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    """sgd (with momentum), adam, or adamw (weight decay apart from the gradient)"""
+    lr: Annotated[float, Meta(gt=0)] = 0.02
+    """learning rate, at its highest"""
+    momentum: Fraction = 0.9
+    """share of the last change that is kept (sgd)"""
+    nesterov: bool = False
+    """take the gradient ahead of the momentum (sgd)"""
+    beta1: Fraction = 0.9
+    """decay of the mean of the gradients (adam, adamw)"""
+    beta2: Fraction = 0.999
+    """decay of the mean of their squares (adam, adamw)"""
+    eps: Annotated[float, Meta(gt=0)] = 1e-8
+    """added to the root of that mean (adam, adamw)"""
+    weight_decay: NonNegative = 0.0
+    """pull of the parameters towards zero"""
+    clip_norm: NonNegative = 0.0
+    """largest norm of the whole gradient; 0: no limit"""
+    schedule: Literal["constant", "step", "cosine"] = "constant"
+    """course of the learning rate after the warm-up"""
+    warmup: NonNegative = 0.0
+    """epochs in which the learning rate rises from zero"""
+    step_every: Positive = 30
+    """epochs between two steps of the schedule (step)"""
+    step_factor: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """factor of the learning rate at each such step (step)"""
+    final_lr_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """where the schedule ends, as a share of lr (cosine)"""
+
+
+class Exchange(Section, frozen=True):
+    """How the ranks put their gradients together."""
+
+    kind: Literal["allreduce"] = "allreduce"
+    """allreduce: every rank gets the sum of all gradients"""
+    slice_mib: Annotated[float, Meta(gt=0)] = 1.0
+    """size of the pieces in which gradients travel, MiB"""
+    overlap: Literal["auto", "on", "off"] = "auto"
+    """exchange while the backward pass goes on; auto: where a core is free for it"""
+
+
+class Parallel(Section, frozen=True):
+    """How the ranks share one model; what is left are copies of it."""
+
+    pipeline: Positive = 1
+    """stages of the model, one after the other"""
+    tensor: Positive = 1
+    """ranks that share each layer"""
+
+
+class Device(Section, frozen=True):
+    """Where and how exactly it is computed."""
+
+    kind: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto: a GPU where there is one"""
+    precision: Literal["float32", "float64"] = "float32"
+    """type of the parameters and of all arithmetic"""
+    threads: Count = 0
+    """threads of one rank; 0: the cores of the host divided by its ranks"""
+    engine: Literal["threaded", "serial"] = "threaded"
+    """serial: one task at a time, for finding faults"""
+
+
+class Config(Section, frozen=True):
+    """All settings of a run."""
+
+    run: Run = field(default_factory=Run)
+    model: Model = field(default_factory=Model)
+    data: Data = field(default_factory=Data)
+    loss: Loss = field(default_factory=Loss)
+    optim: Optim = field(default_factory=Optim)
+    exchange: Exchange = field(default_factory=Exchange)
+    parallel: Parallel = field(default_factory=Parallel)
+    device: Device = field(default_factory=Device)
