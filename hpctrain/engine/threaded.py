@@ -1,0 +1,256 @@
+"""The asynchronous engine: worker threads per lane, one lock for all of its state."""
+
+from collections.abc import Callable, Mapping
+from threading import Condition, Lock, Thread, get_ident, main_thread
+from time import perf_counter_ns
+from typing import NoReturn
+
+from hpctrain.engine.failure import Failure, Ledger
+from hpctrain.engine.interface import DEFAULT_LANES, Engine, Statistics
+from hpctrain.engine.lanes import ThreadedLane
+from hpctrain.engine.task import Operation, Task
+from hpctrain.engine.variable import Variable
+from hpctrain.errors import ConfigError, EngineError
+from hpctrain.trace import Recorder
+
+__all__ = ["ThreadedEngine"]
+
+# How often an idle worker looks whether the main thread has ended without closing.
+IDLE_S = 0.25
+
+
+class ThreadedEngine(Engine):
+    """Run tasks on worker threads as their variables, lanes and priorities allow.
+
+    Parameters
+    ----------
+    lanes : mapping of str to int
+        Worker threads of each lane.
+    run_ahead : int
+        How many tasks a lane may have pushed and not done before ``push`` waits.
+    recorder : Recorder, optional
+        Gets a span for each task while it is enabled, on one track per worker.
+    on_failure : callable, optional
+        Called with the ``EngineError`` at once when a task fails, in the worker.
+
+    Raises
+    ------
+    ConfigError
+        If a number is below 1.
+
+    Notes
+    -----
+    Overlap is real where tasks let go of the interpreter lock: in NumPy, MPI and HDF5 calls.
+    """
+
+    def __init__(
+        self,
+        lanes: Mapping[str, int] = DEFAULT_LANES,
+        run_ahead: int = 64,
+        recorder: Recorder | None = None,
+        on_failure: Callable[[EngineError], object] | None = None,
+    ) -> None:
+        super().__init__(lanes)
+        if run_ahead < 1:
+            raise ConfigError(f"engine: got run_ahead {run_ahead}, needed at least 1")
+        self._run_ahead = run_ahead
+        self._recorder = recorder
+        self._ledger = Ledger(on_failure)
+        self._lock = Lock()  # guards all that follows, and every variable
+        self._lanes = {name: ThreadedLane(name, n, self._lock) for name, n in lanes.items()}
+        self._settled = Condition(self._lock)  # for waiters: a variable or everything is done
+        self._draining = 0  # threads that wait for everything
+        self._order = 0
+        self._closing = False
+        self._dropping = False
+        self._threads = [
+            Thread(target=self._work, args=(lane, track), name=f"hpctrain-{track}")
+            for lane in self._lanes.values()
+            for track in lane.tracks()
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._workers = {thread.ident for thread in self._threads}
+
+    def push_operation(self, operation: Operation) -> None:
+        """Push what ``operation`` has prepared; waits while its lane is too far ahead."""
+        if operation.owner is not self:
+            self._refuse_foreign(f"operation {operation.label}")
+        lane = self._lanes[operation.lane]
+        with self._lock:
+            if self._closing or lane.pending >= self._run_ahead:
+                self._admit(lane, operation)
+            task = Task(operation, self._order)
+            self._order += 1
+            lane.pending += 1
+            if task.enqueue():
+                lane.offer(task)
+
+    def wait(self, variable: Variable) -> None:
+        """Wait until every write of ``variable`` pushed so far is done; see ``Engine.wait``.
+
+        Needs no free worker: nothing is pushed.
+        """
+        if variable.owner is not self:
+            self._refuse_foreign(f"variable {variable.name!r}")
+        with self._lock:
+            self._refuse_inside("wait")
+            target = variable.writes
+            variable.waiters += 1
+            try:
+                while variable.version < target:
+                    if self._dropping:
+                        self._refuse_dropped(variable)
+                    self._settled.wait()
+            finally:
+                variable.waiters -= 1
+            error = self._ledger.claim(variable.failure, self._order)
+        if error is not None:
+            raise error
+
+    def wait_all(self) -> None:
+        """Wait until all tasks are done, then raise the first failure by push order."""
+        with self._lock:
+            self._refuse_inside("wait_all")
+            self._drain()
+            error = self._ledger.claim_all(self._order)
+        if error is not None:
+            raise error
+
+    def close(self, drop: bool = False) -> None:
+        """Finish or drop what is pushed and join the workers; see ``Engine.close``."""
+        with self._lock:
+            self._refuse_inside("close")
+            self._begin_close(drop)
+            if not drop:
+                self._drain()
+            for lane in self._lanes.values():
+                lane.awake.notify_all()
+        for thread in self._threads:
+            thread.join()
+        with self._lock:
+            self._workers.clear()  # the system may give their identifiers to new threads
+            error = None if drop else self._ledger.claim_all(self._order)
+        if error is not None:
+            raise error
+
+    def statistics(self) -> Statistics:
+        """Return the counts of this moment."""
+        with self._lock:
+            counts = {name: lane.statistics() for name, lane in self._lanes.items()}
+            return Statistics(counts, len(self._ledger))
+
+    # All below but _run is called under the lock.
+
+    def _admit(self, lane: ThreadedLane, operation: Operation) -> None:
+        """Wait until ``lane`` has room, or refuse if the engine closes."""
+        if get_ident() in self._workers:
+            return  # a worker that waited for room would wait for itself
+        lane.blocked += 1
+        try:
+            while lane.pending >= self._run_ahead and not self._closing:
+                lane.room.wait()
+        finally:
+            lane.blocked -= 1
+        if self._closing:
+            raise EngineError(f"engine.push: {operation.label} came after close")
+
+    def _refuse_inside(self, call: str) -> None:
+        if get_ident() in self._workers:
+            raise EngineError(
+                f"engine.{call}: called inside a task, which would wait for itself; "
+                "name what the task needs in its reads, or wait outside"
+            )
+
+    def _refuse_dropped(self, variable: Variable) -> NoReturn:
+        raise EngineError(
+            f"engine.wait: {variable.name!r} will never be written: the engine was closed "
+            "with tasks that had not started"
+        )
+
+    def _begin_close(self, drop: bool) -> None:
+        """Turn away those who would push and, after a drop, those who wait."""
+        self._closing = True
+        self._dropping = self._dropping or drop
+        for lane in self._lanes.values():
+            lane.room.notify_all()
+        self._settled.notify_all()
+
+    def _quiet(self) -> bool:
+        """Return whether no task runs or could start: then all of them are done.
+
+        Counting those that are pushed and not done would be the same, except after an
+        interrupt in the middle of a push: its task never comes, and nobody must wait for it.
+        """
+        return not any(lane or lane.running for lane in self._lanes.values())
+
+    def _drain(self) -> None:
+        self._draining += 1
+        try:
+            while not (self._quiet() or self._dropping):
+                self._settled.wait()
+        finally:
+            self._draining -= 1
+
+    def _work(self, lane: ThreadedLane, track: str) -> None:
+        """Take and run the ready tasks of ``lane`` until the engine ends."""
+        with self._lock:
+            while (task := self._take(lane)) is not None:
+                failure = poison = task.poison()
+                if poison is None:
+                    self._lock.release()
+                    try:
+                        failure = self._run(task, track)
+                    finally:
+                        self._lock.acquire()
+                    if failure is not None:
+                        self._ledger.enter(failure)
+                self._finish(task, failure)
+                lane.settle(skipped=poison is not None)
+                if self._draining and self._quiet():
+                    self._settled.notify_all()
+
+    def _take(self, lane: ThreadedLane) -> Task | None:
+        """Wait for a ready task; None at the end of the engine."""
+        while not lane or self._dropping:
+            # The interpreter joins the workers before it ends.  If the main thread has ended
+            # without closing, what it pushed is finished, and then they stop.
+            if not main_thread().is_alive():
+                self._begin_close(drop=False)
+            if self._dropping or (self._closing and self._quiet()):
+                return None
+            lane.idle += 1
+            lane.awake.wait(IDLE_S)
+            lane.idle -= 1
+        return lane.take()
+
+    def _run(self, task: Task, track: str) -> Failure | None:
+        """Run ``task`` outside the lock."""
+        recorder = self._recorder
+        if recorder is None or not recorder.enabled:
+            failure = task.run()
+        else:
+            start = perf_counter_ns()
+            failure = task.run()
+            recorder.span(track, task.operation.label, start, perf_counter_ns())
+        if failure is not None:
+            self._ledger.announce(failure)
+        return failure
+
+    def _finish(self, task: Task, failure: Failure | None) -> None:
+        """Complete the uses of ``task`` and hand on what they granted."""
+        operation = task.operation
+        for variable in operation.reads:
+            for granted in variable.complete_read():
+                self._grant(granted)
+        for variable in operation.writes:
+            variable.failure = failure
+            for granted in variable.complete_write():
+                self._grant(granted)
+            if variable.waiters:
+                self._settled.notify_all()
+
+    def _grant(self, task: Task) -> None:
+        task.missing -= 1
+        if not task.missing:
+            self._lanes[task.operation.lane].offer(task)
