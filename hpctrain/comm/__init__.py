@@ -1,0 +1,22 @@
+"""Messages between ranks: the only door to MPI.
+
+A *rank* is one process of the run, a *group* is an ordered set of ranks that exchange
+messages among themselves and with nobody else.  This package knows arrays and short facts;
+it knows no tensors, no models and no engine.
+
+Read it in this order.  ``launch`` looks at the environment only: which launcher started us,
+and did MPI see all the tasks that it started.  ``world`` starts MPI and names this rank, its
+host and its neighbours on the host.  ``guard`` keeps the promise that no rank dies, or leaves,
+alone: an error on one rank ends the run on all of them within seconds, printed once.  ``group``
+holds the collectives and the messages between pairs; beneath it, in ``buffers``, an array
+becomes something that MPI can send.  ``mesh`` arranges the ranks as data × pipeline × tensor.
+``agree`` lets the ranks compare what they believe before they start, and ``clock`` measures how
+far their clocks are apart.
+
+Three rules hold everywhere.  A message is a raw buffer or JSON text, never a pickle.  Every
+rank of a group makes the same calls in the same order; ``Group(debug=True)`` checks it.
+A rank never decides alone what all must do: outcomes go through one small exchange first.
+
+Importing this package, or ``launch``, starts no MPI; the other modules call ``MPI_Init`` when
+they are imported.
+"""
