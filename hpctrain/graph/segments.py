@@ -1,0 +1,105 @@
+"""Where a plan is cut so that communication can start early and parameters may arrive late.
+
+Parameters and gradients are exchanged in *slices*. A plan is cut before a step that is the
+first to read a slice of the parameters, and after a step that makes a slice of the gradients
+final. Each piece, a segment, is one task for the engine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpctrain.graph.plan import Plan
+
+__all__ = ["Segment", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps ``start`` up to ``stop`` of a plan.
+
+    Attributes
+    ----------
+    reads : tuple of int
+        Slices of the parameters that it reads.
+    writes : tuple of int
+        Slices of the gradients that it writes into.
+    final : tuple of int
+        Those that nobody writes after it.
+    name : str
+        The kinds of work in it, for traces.
+    """
+
+    start: int
+    stop: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    final: tuple[int, ...]
+    name: str
+
+
+def cut(
+    plan: Plan, read: Mapping[int, tuple[int, ...]], written: Mapping[int, tuple[int, ...]]
+) -> list[Segment]:
+    """Cut a plan into segments.
+
+    Parameters
+    ----------
+    plan : Plan
+    read : mapping of leaf to slices
+        Which slices of the parameters a leaf lies in.
+    written : mapping of output to slices
+        Which slices of the gradients an output lies in.
+
+    Returns
+    -------
+    list of Segment
+        They cover all steps in order; each slice of ``written`` is final in exactly one.
+    """
+    reads = [_slices(plan, node.inputs, read) for node in plan.graph.nodes]
+    writes = [_slices(plan, node.outputs, written) for node in plan.graph.nodes]
+    last = {s: step for step, slices in enumerate(writes) for s in slices}
+    first: dict[int, int] = {}
+    for step, slices in enumerate(reads):
+        for s in slices:
+            first.setdefault(s, step)
+    cuts = {0, len(reads), *first.values(), *(step + 1 for step in last.values())}
+    edges = sorted(cuts)
+    return [_segment(plan, a, b, reads, writes, last) for a, b in zip(edges, edges[1:])]  # noqa: RUF007, B905
+
+
+def _segment(
+    plan: Plan,
+    start: int,
+    stop: int,
+    reads: list[set[int]],
+    writes: list[set[int]],
+    last: dict[int, int],
+) -> Segment:
+    touched = set().union(*writes[start:stop])
+    return Segment(
+        start,
+        stop,
+        reads=tuple(sorted(set().union(*reads[start:stop]))),
+        writes=tuple(sorted(touched)),
+        final=tuple(sorted(s for s in touched if last[s] < stop)),
+        name=_name(plan, start, stop),
+    )
+
+
+def _name(plan: Plan, start: int, stop: int) -> str:
+    names = [node.row.name for node in plan.graph.nodes[start:stop]]
+    weighty = [n for n in dict.fromkeys(names) if n not in ("reshape", "transpose", "identity")]
+    return "+".join(weighty[:4] or names[:1]) + (
+        f"+{len(weighty) - 4}" if len(weighty) > 4 else ""
+    )
+
+
+def _slices(
+    plan: Plan, values: tuple[int, ...], where: Mapping[int, tuple[int, ...]]
+) -> set[int]:
+    found: set[int] = set()
+    for value in values:
+        while value in plan.views:
+            value = plan.views[value]
+        found.update(where.get(value, ()))
+    return found
