@@ -1,0 +1,110 @@
+"""The operations: every row of the primitive table, and the functions that apply them.
+
+A module holds a family. Each of its rows is written in one place: what comes out (shape and
+dtype), the kernel that computes it into arrays it is given, and the gradient rule, written
+in operations again. A public function brings its arguments into the form of the row (tensors,
+axes counted from the front, tuples) and applies it; it does nothing else. So whatever is
+written with these functions runs at once, is recorded for gradients, or is captured as a
+graph, by the mode of the moment.
+
+The kernels are written against one array module ``xp``, NumPy or CuPy, and allocate nothing
+on the way: results and scratch arrays are given, so that a plan can lay them out in one
+arena beforehand. Inputs may have any strides, since movement operations give views. What
+makes NumPy fast on one core stands in `blocks`: blocks that stay in cache, and inner loops
+that are long.
+
+Shapes follow NumPy's conventions; images and sequences have their channels last. Integers
+that index are int64 or int32; comparisons give bool.
+"""
+
+from hpctrain.ops.activations import relu
+from hpctrain.ops.elementwise import (
+    add,
+    cast,
+    divide,
+    identity,
+    maximum,
+    minimum,
+    multiply,
+    ones_like,
+    power,
+    subtract,
+    zeros_like,
+)
+from hpctrain.ops.linalg import dense, matmul
+from hpctrain.ops.movement import (
+    broadcast_to,
+    expand_dims,
+    flatten,
+    flip,
+    repeat,
+    reshape,
+    squeeze,
+    tile,
+    transpose,
+)
+from hpctrain.ops.reduce import argmax, max, mean, min, sum, sum_to
+from hpctrain.ops.slicing import concat, pad, slice, split, stack
+from hpctrain.ops.softmax import softmax_cross_entropy
+from hpctrain.ops.unary import (
+    abs,
+    exp,
+    expm1,
+    log,
+    log1p,
+    negative,
+    reciprocal,
+    rsqrt,
+    sign,
+    sqrt,
+    square,
+)
+
+__all__ = [
+    "abs",
+    "add",
+    "argmax",
+    "broadcast_to",
+    "cast",
+    "concat",
+    "dense",
+    "divide",
+    "exp",
+    "expand_dims",
+    "expm1",
+    "flatten",
+    "flip",
+    "identity",
+    "log",
+    "log1p",
+    "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
+    "multiply",
+    "negative",
+    "ones_like",
+    "pad",
+    "power",
+    "reciprocal",
+    "relu",
+    "repeat",
+    "reshape",
+    "rsqrt",
+    "sign",
+    "slice",
+    "softmax_cross_entropy",
+    "split",
+    "sqrt",
+    "square",
+    "squeeze",
+    "stack",
+    "subtract",
+    "sum",
+    "sum_to",
+    "tile",
+    "transpose",
+    "zeros_like",
+]
