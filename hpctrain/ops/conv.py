@@ -1,0 +1,302 @@
+"""Convolution in one, two or three dimensions, channels last, and its transposes.
+
+Three rows, each the gradient of the others: ``conv`` is linear in the input and in the weight,
+``conv_grad_data`` is its adjoint in the input, ``conv_grad_weight`` that in the weight. The
+products are in `hpctrain.ops.im2col`.
+
+Dimension key: N images, (D, H, W) space, C channels, O outputs, G groups.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
+from hpctrain.errors import ShapeError
+from hpctrain.ops.im2col import Plan, correlate, correlate_weight, scatter, swapped
+from hpctrain.ops.windows import Window, as_volume, merge_images, pairs, tuples
+
+__all__ = ["conv", "conv_transpose"]
+
+ONES = (1, 1, 1)
+
+
+def conv(  # noqa: PLR0913 (the arguments of the field)
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    """Convolve images with a weight (cross-correlation, as everywhere in deep learning).
+
+    Parameters
+    ----------
+    x : Tensor, shape (N, *space, C), one to three axes of space
+    weight : Tensor, shape (O, *kernel, C / groups), same dtype
+    bias : Tensor, shape (O,), or None
+    stride, dilation : int or one for each axis
+    padding : int, one for each axis, or a pair (before, after) for each axis
+        Zeros around the input.
+    groups : int
+        Channels and outputs are cut into as many groups that do not see each other.
+
+    Returns
+    -------
+    Tensor, shape (N, *out, O)
+
+    Raises
+    ------
+    ShapeError
+        If shapes or dtypes do not fit, or a window does not fit into the padded input.
+
+    Notes
+    -----
+    Cost: ``2 N prod(out) O prod(kernel) C / G`` operations.
+    """
+    x = as_tensor(x)
+    weight = as_tensor(weight, like=x)
+    n = x.ndim - 2
+    attrs = {
+        "stride": tuples(stride, n, "conv: stride"),
+        "padding": pairs(padding, n, "conv: padding"),
+        "dilation": tuples(dilation, n, "conv: dilation"),
+        "groups": int(groups),
+    }
+    inputs = (x, weight) if bias is None else (x, weight, as_tensor(bias, like=x))
+    return apply("conv", *inputs, **attrs)
+
+
+def conv_transpose(  # noqa: PLR0913
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    """Apply the adjoint of a convolution: ``stride`` widens the image instead of narrowing it.
+
+    Parameters
+    ----------
+    x : Tensor, shape (N, *space, C)
+    weight : Tensor, shape (C, *kernel, O / groups), same dtype
+        The weight of the convolution from O to C channels that this is the adjoint of.
+    bias : Tensor, shape (O,), or None
+    stride, padding, dilation, groups
+        Of that convolution.
+    output_padding : int or one for each axis
+        Added to the length of the result at its end.
+
+    Returns
+    -------
+    Tensor, shape (N, *out, O)
+        ``out = (space - 1) stride - padding + dilation (kernel - 1) + 1 + output_padding``.
+    """
+    x = as_tensor(x)
+    weight = as_tensor(weight, like=x)
+    n = x.ndim - 2
+    _check_rank("conv_transpose", x.spec, weight.spec)
+    steps = tuples(stride, n, "conv_transpose: stride")
+    pads = pairs(padding, n, "conv_transpose: padding")
+    holes = tuples(dilation, n, "conv_transpose: dilation")
+    more = tuples(output_padding, n, "conv_transpose: output_padding")
+    size = tuple(
+        (x.shape[i + 1] - 1) * steps[i] - sum(pads[i])
+        + holes[i] * (weight.shape[i + 1] - 1) + 1 + more[i]
+        for i in range(n)
+    )  # fmt: skip
+    y = apply("conv_grad_data", x, weight, size=size, stride=steps, padding=pads,
+              dilation=holes, groups=int(groups))  # fmt: skip
+    return y if bias is None else apply("add", y, as_tensor(bias, like=x))
+
+
+def _check_rank(where: str, x: Spec, weight: Spec) -> None:
+    if not 3 <= x.ndim <= 5 or weight.ndim != x.ndim or x.dtype != weight.dtype:
+        raise ShapeError(
+            f"{where}: got {x} and a weight {weight}, needed one dtype and the same number of "
+            "axes, one to three of them space: (N, *space, C) and (O, *kernel, C / groups)"
+        )
+
+
+def _plan(size: Any, weight: Spec, images: int, attrs: dict[str, Any]) -> Plan:
+    """Return the plan of the convolution over ``size`` with ``weight``."""
+    groups = attrs["groups"]
+    window = Window.make(
+        tuple(size), weight.shape[1:-1], attrs["stride"], attrs["padding"], attrs["dilation"]
+    )
+    return Plan(window, images, weight.shape[-1] * groups, weight.shape[0], groups,
+                weight.dtype.itemsize)  # fmt: skip
+
+
+def _forward_plan(x: Spec, weight: Spec, attrs: dict[str, Any]) -> Plan:
+    return _plan(x.shape[1:-1], weight, x.shape[0], attrs)
+
+
+def _check_channels(where: str, x: Spec, channels: int, outputs: int, groups: int) -> None:
+    if groups < 1 or channels != x.shape[-1] or outputs % groups:
+        raise ShapeError(
+            f"{where}: got {x} for a weight of {channels} channels and {outputs} outputs in "
+            f"{groups} groups, needed as many channels, and outputs that the groups divide"
+        )
+
+
+def _out(plan: Plan, ndim: int) -> tuple[int, ...]:
+    return plan.window.out[5 - ndim :]
+
+
+def _infer(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
+    x, weight = specs[:2]
+    _check_rank("conv", x, weight)
+    groups = attrs["groups"]
+    _check_channels("conv", x, weight.shape[-1] * groups, weight.shape[0], groups)
+    if len(specs) > 2 and specs[2] != Spec(weight.shape[:1], x.dtype):
+        raise ShapeError(f"conv: got a bias {specs[2]}, needed {weight.shape[0]} of {x.dtype}")
+    plan = _forward_plan(x, weight, attrs)
+    return [x.with_shape((x.shape[0], *_out(plan, x.ndim), weight.shape[0]))]
+
+
+def _scratch(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
+    plan = _forward_plan(specs[0], specs[1], attrs)
+    dtype = specs[0].dtype
+    line = plan.window.out[2] * plan.outputs if len(specs) > 2 else 0
+    return [*plan.scratch(dtype), Spec((line,), dtype)]
+
+
+def _kernel(xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any) -> None:
+    x, weight = ins[:2]
+    plan = _forward_plan(Spec.of(x), Spec.of(weight), attrs)
+    padded, columns, line = scratch
+    if len(ins) > 2:
+        line.reshape(-1, plan.outputs)[...] = ins[2]
+    flat = weight.reshape(plan.groups, plan.outputs // plan.groups, plan.depth)
+    rest = (padded, columns, line if len(ins) > 2 else None)
+    correlate(xp, as_volume(x), flat, merge_images(outs[0], 1), plan, rest)
+
+
+def _vjp(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> list[Any]:
+    x, weight = inputs[:2]
+    (dy,) = cotangents
+    rules = [
+        lambda: apply("conv_grad_data", dy, weight, size=x.shape[1:-1], **attrs),
+        lambda: apply("conv_grad_weight", x, dy, kernel=weight.shape[1:-1], **attrs),
+        lambda: apply("sum", dy, axis=tuple(range(dy.ndim - 1)), keepdims=False),
+    ]
+    return rules[: len(inputs)]
+
+
+def _data_plans(specs: Sequence[Spec], size: Any, attrs: dict[str, Any]) -> tuple[Plan, Any]:
+    """Return the forward plan, and that of the equal convolution of dy if the stride is 1."""
+    dy, weight = specs
+    plan = _plan(size, weight, dy.shape[0], attrs)
+    window = plan.window
+    if window.stride != ONES:
+        return plan, None
+    reach = [d * (k - 1) for d, k in zip(window.dilation, window.kernel, strict=True)]
+    before = tuple(r - b for r, b in zip(reach, window.before, strict=True))
+    back = Window(window.out, window.kernel, ONES, before, window.dilation, window.size)  # type: ignore[arg-type]
+    return plan, Plan(back, plan.images, plan.outputs, plan.channels, plan.groups,
+                      plan.itemsize)  # fmt: skip
+
+
+def _data_infer(specs: Sequence[Spec], *, size: Any, **attrs: Any) -> list[Spec]:
+    dy, weight = specs
+    _check_rank("conv_grad_data", dy, weight)
+    channels = weight.shape[-1] * attrs["groups"]
+    _check_channels("conv_grad_data", dy, weight.shape[0], channels, attrs["groups"])
+    plan = _data_plans(specs, size, attrs)[0]
+    if _out(plan, dy.ndim) != dy.shape[1:-1]:
+        raise ShapeError(
+            f"conv_grad_data: got {dy}, needed {_out(plan, dy.ndim)} results for an input of "
+            f"{tuple(size)}"
+        )
+    return [dy.with_shape((dy.shape[0], *size, channels))]
+
+
+def _data_scratch(specs: Sequence[Spec], *, size: Any, **attrs: Any) -> list[Spec]:
+    plan, back = _data_plans(specs, size, attrs)
+    dtype = specs[0].dtype
+    if back is not None:
+        return [*back.scratch(dtype), Spec((specs[1].size,), dtype)]
+    return [Spec(plan.padded, dtype), Spec((plan.columns,), dtype), Spec((0,), dtype)]
+
+
+def _data_kernel(
+    xp: Any, ins: Any, outs: Any, scratch: Any, *, size: Any, **attrs: Any
+) -> None:
+    dy, weight = ins
+    plan, back = _data_plans([Spec.of(a) for a in ins], size, attrs)
+    padded, columns, flipped = scratch
+    groups = plan.groups
+    if back is None:
+        flat = weight.reshape(groups, plan.outputs // groups, plan.depth)
+        scatter(xp, merge_images(dy, 1), flat, as_volume(outs[0]), plan, (padded, columns))
+        return
+    view = swapped(weight, groups)
+    flipped.reshape(view.shape)[...] = view
+    flat = flipped.reshape(groups, plan.channels // groups, -1)
+    rest = (padded, columns, None)
+    correlate(xp, as_volume(dy), flat, merge_images(outs[0], 1), back, rest)
+
+
+def _data_vjp(
+    inputs: Any, outputs: Any, cotangents: Any, *, size: Any, **attrs: Any
+) -> list[Any]:
+    dy, weight = inputs
+    (g,) = cotangents
+    return [
+        lambda: apply("conv", g, weight, **attrs),
+        lambda: apply("conv_grad_weight", g, dy, kernel=weight.shape[1:-1], **attrs),
+    ]
+
+
+def _weight_spec(specs: Sequence[Spec], kernel: Any, groups: int) -> Spec:
+    x, dy = specs
+    return x.with_shape((dy.shape[-1], *kernel, x.shape[-1] // groups))
+
+
+def _weight_infer(specs: Sequence[Spec], *, kernel: Any, **attrs: Any) -> list[Spec]:
+    weight = _weight_spec(specs, kernel, attrs["groups"])
+    expected = _infer([specs[0], weight], **attrs)[0]
+    if expected != specs[1]:
+        raise ShapeError(f"conv_grad_weight: got a cotangent {specs[1]}, needed {expected}")
+    return [weight]
+
+
+def _weight_scratch(specs: Sequence[Spec], *, kernel: Any, **attrs: Any) -> list[Spec]:
+    weight = _weight_spec(specs, kernel, attrs["groups"])
+    plan = _forward_plan(specs[0], weight, attrs)
+    dtype, width = weight.dtype, plan.outputs // plan.groups
+    return [*plan.scratch(dtype), Spec((plan.depth, width), dtype),
+            Spec((plan.groups, plan.depth, width), dtype)]  # fmt: skip
+
+
+def _weight_kernel(
+    xp: Any, ins: Any, outs: Any, scratch: Any, *, kernel: Any, **attrs: Any
+) -> None:
+    x, dy = ins
+    plan = _forward_plan(Spec.of(x), Spec.of(outs[0]), attrs)
+    *rest, total = scratch
+    correlate_weight(xp, as_volume(x), merge_images(dy, 1), total, plan, rest)
+    outs[0].reshape(plan.groups, -1, plan.depth)[...] = total.transpose(0, 2, 1)
+
+
+def _weight_vjp(
+    inputs: Any, outputs: Any, cotangents: Any, *, kernel: Any, **attrs: Any
+) -> list[Any]:
+    x, dy = inputs
+    (g,) = cotangents
+    return [
+        lambda: apply("conv_grad_data", dy, g, size=x.shape[1:-1], **attrs),
+        lambda: apply("conv", x, g, **attrs),
+    ]
+
+
+register(Primitive("conv", "window", _infer, _kernel, _vjp, scratch=_scratch))
+register(Primitive("conv_grad_data", "window", _data_infer, _data_kernel, _data_vjp,
+                   scratch=_data_scratch))  # fmt: skip
+register(Primitive("conv_grad_weight", "window", _weight_infer, _weight_kernel, _weight_vjp,
+                   scratch=_weight_scratch))  # fmt: skip
