@@ -1,0 +1,8 @@
+"""Where engine, communication and models meet.
+
+`flat` puts parameters, gradients and optimizer state into flat buffers and cuts these into
+slices; `program` captures model, loss and gradient as one plan; `exchange` says what happens
+to a slice of the gradient; `data_parallel` pushes one training step to the engine: segments
+of the plan, the exchange of each slice as soon as it is final, its update as soon as it has
+arrived. The next step is pushed at once and waits, slice by slice, for what it reads.
+"""

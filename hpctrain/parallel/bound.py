@@ -1,0 +1,60 @@
+"""A training plan for one shape of batch, bound to the flat buffers and cut into segments."""
+
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend
+from hpctrain.graph.execute import Executor
+from hpctrain.graph.segments import cut
+from hpctrain.parallel.program import Objective, training_plan
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Work
+
+__all__ = ["BoundStep"]
+
+
+class BoundStep:
+    """One shape of batch, ready to run.
+
+    Parameters
+    ----------
+    objective : Objective
+    state : ModelState
+        Gradients are written straight into its flat buffer.
+    specs : (specs of the inputs, specs of the targets)
+    """
+
+    def __init__(self, objective: Objective, state: ModelState, specs: Any) -> None:
+        flat = state.flat
+        self.state = state
+        self.plan = training_plan(objective, specs, state.leaves, state.trained, state.device)
+        graph = self.plan.graph
+        self.losses = backend.empty(
+            graph.specs[graph.outputs[0]].shape, flat.dtype, state.device
+        )
+        self.correct = backend.empty((), flat.dtype, state.device)
+        outputs = [self.losses, self.correct, *(t.grad.value for t in state.trained)]
+        self.run = Executor(
+            self.plan, [t.value for t in state.leaves], dict(enumerate(outputs)), state.device
+        )
+        where = flat.where()
+        leaf_of = dict(zip((id(t) for t in state.leaves), graph.leaves, strict=True))
+        read = {leaf_of[id(t)]: w for t, w in zip(state.trained, where, strict=True)}
+        self.segments = cut(self.plan, read, dict(zip(graph.outputs[2:], where, strict=True)))
+
+    def feed(self, work: Work) -> None:
+        """Set the inputs of the next run; random draws go by the row in the global batch."""
+        weight = np.asarray(1.0 / work.global_count, self.state.flat.dtype)
+        for stream in self.state.streams:
+            stream.value[2] = work.row
+        arrays = [*work.inputs, *work.targets, weight]
+        self.run.feed([backend.to_device(a, self.state.device) for a in arrays])
+
+    def ride(self, work: Work, stop: bool) -> None:
+        """Write what travels with the gradient."""
+        riders = self.state.flat.riders
+        riders[LOSS] = self.losses.sum()
+        riders[CORRECT] = self.correct
+        riders[STOP] = stop
+        riders[COUNT] = work.count

@@ -1,0 +1,253 @@
+"""Data parallelism: each rank computes gradients on its part of a batch, in step.
+
+One training step, as it is pushed to the engine (S: segment, X: exchange, U: update):
+
+    compute   S0 S1 S2 S3 S4 S5 . U2 U1 U0 | S0 S1 ...     the next step starts at once
+    comm               X2    X1    X0                      in one order on every rank
+
+A segment reads slices of the parameters and writes slices of the gradient; the engine
+orders everything by these. Nothing here waits, except for what `result` asks for.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend
+from hpctrain.autograd import Spec
+from hpctrain.comm.group import Group
+from hpctrain.engine import Engine
+from hpctrain.graph.segments import Segment
+from hpctrain.optim import Optimizer, Schedule
+from hpctrain.parallel.bound import BoundStep
+from hpctrain.parallel.exchange import AllReduce, Alone, Exchange
+from hpctrain.parallel.flat import Slice
+from hpctrain.parallel.meter import Meter
+from hpctrain.parallel.program import Objective
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.work import CORRECT, COUNT, LAG, LOSS, STOP, Options, StepResult, Work
+
+__all__ = ["DataParallel"]
+
+
+class DataParallel:
+    """Pushes training steps to an engine.
+
+    Parameters
+    ----------
+    objective : Objective
+    state : ModelState
+        Parameters, gradients, optimizer state of this rank.
+    optimizer : Optimizer
+    schedule : Schedule
+        Learning rate as a function of the step.
+    engine : Engine
+    group : Group
+        The data-parallel ranks; used for the exchange alone.
+    options : Options
+
+    Notes
+    -----
+    A step's gradient is that of the mean loss over the global batch, however it is divided.
+    """
+
+    def __init__(  # noqa: PLR0913 (the parts that meet here)
+        self,
+        objective: Objective,
+        state: ModelState,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        engine: Engine,
+        group: Group,
+        options: Options | None = None,
+    ) -> None:
+        self.objective = objective
+        self.state = state
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.engine = engine
+        self.group = group
+        self.options = options or Options()
+        self.meter = Meter()
+        self.stop = False  # set by whoever wants all ranks to stop
+        self.step_number = 0
+        flat = state.flat
+        self._exchange: Exchange = AllReduce(group, flat.grads) if group.size > 1 else Alone()
+        self._bound: dict[Any, BoundStep] = {}
+        self._order: list[int] = []
+        # Slices of nothing but padding, which no segment makes final.
+        self._empty = [s.index for s in flat.slices if s.index and not s.parameters]
+        self._factors = state.factors()
+        self._parameters = [engine.variable(f"parameters {s.index}") for s in flat.slices]
+        self._gradients = [engine.variable(f"gradients {s.index}") for s in flat.slices]
+        self._arena = engine.variable("arena")
+        self._turn = engine.variable("exchange order")
+        self._norm = engine.variable("gradient norm")
+        self._ready = [engine.variable(f"result {i}") for i in range(LAG + 1)]
+        self._results: dict[int, np.ndarray] = {}
+        self._scale = 1.0
+
+    @property
+    def variables(self) -> list[Any]:
+        """Variables that stand for the parameters and the state, for whoever reads them."""
+        return [*self._parameters, self._arena]
+
+    def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
+        """Capture and plan for a shape of batch; collective the first time.
+
+        The order in which slices are exchanged is that in which rank 0 makes them final. The
+        slice with the riders is the last.
+        """
+        key = (tuple(inputs), tuple(targets))
+        if key not in self._bound:
+            self._bound[key] = BoundStep(self.objective, self.state, key)
+        if not self._order:
+            final = [s for segment in self._bound[key].segments for s in segment.final]
+            order = [*self._empty, *(s for s in final if s != 0), 0]
+            self._order = [int(s) for s in self.group.bcast_obj(order, 0)]
+
+    def step(self, work: Work) -> int:
+        """Push one step and return its number, for `result`."""
+        number = self.step_number
+        self.step_number += 1
+        final = set(self._empty)
+        begun = 0
+        if work.count:
+            key = work.specs()
+            if key not in self._bound:
+                self._bound[key] = BoundStep(self.objective, self.state, key)
+            bound = self._bound[key]
+            self._push_feed(bound, work)
+            for segment in bound.segments:
+                self._push_segment(bound, segment)
+                final.update(segment.final)
+                begun = self._push_exchanges(begun, final - {0})
+            self._push_riders(bound, work)
+        else:
+            self._push_nothing(work)
+        self._push_exchanges(begun, {s.index for s in self.state.flat.slices})
+        if not self.options.overlap:
+            for index in self._order:
+                self._push_finish(self.state.flat.slices[index])
+        if self.options.clip_norm:
+            self._push_norm()
+        for index in self._order:
+            self._push_update(self.state.flat.slices[index], number)
+        self._push_result(number)
+        return number
+
+    def result(self, number: int) -> StepResult:
+        """Wait for a step and return its sums; only the last `LAG` + 1 steps are kept."""
+        self.engine.wait(self._ready[number % (LAG + 1)])
+        riders = self._results.pop(number)
+        return StepResult(
+            number,
+            float(riders[LOSS]),
+            float(riders[CORRECT]),
+            bool(riders[STOP] > 0),
+            round(float(riders[COUNT])),
+        )
+
+    def _push_feed(self, bound: BoundStep, work: Work) -> None:
+        reads = () if work.variable is None else (work.variable,)
+        self.engine.push(partial(bound.feed, work), reads, (self._arena,), name="feed")
+
+    def _push_segment(self, bound: BoundStep, segment: Segment) -> None:
+        self.engine.push(
+            partial(self.meter.timed, bound.run.run, segment.start, segment.stop),
+            [self._parameters[s] for s in segment.reads],
+            [self._arena, *(self._gradients[s] for s in segment.writes)],
+            name=segment.name,
+        )
+
+    def _push_exchanges(self, begun: int, final: set[int]) -> int:
+        """Push the exchanges that are next in order and final; return how many are pushed."""
+        while begun < len(self._order) and self._order[begun] in final:
+            self._push_exchange(self.state.flat.slices[self._order[begun]])
+            begun += 1
+        return begun
+
+    def _push_exchange(self, piece: Slice) -> None:
+        overlap = self.options.overlap
+        work = self._whole_exchange if overlap else self._exchange.begin
+        self.engine.push(
+            partial(work, piece),
+            (),
+            (self._gradients[piece.index], self._turn),
+            lane="comm" if overlap else "compute",
+            name=f"{'exchange' if overlap else 'post'} {piece.index}",
+        )
+
+    def _whole_exchange(self, piece: Slice) -> None:
+        with self.meter.exchanging():
+            self._exchange.begin(piece)
+            self._exchange.finish(piece)
+
+    def _push_finish(self, piece: Slice) -> None:
+        self.engine.push(
+            partial(self.meter.exposed, self._exchange.finish, piece),
+            (),
+            (self._gradients[piece.index], self._turn),
+            name=f"finish {piece.index}",
+        )
+
+    def _push_riders(self, bound: BoundStep, work: Work) -> None:
+        reads = [self._arena] if work.variable is None else [self._arena, work.variable]
+        ride = partial(bound.ride, work, self.stop)
+        self.engine.push(ride, reads, (self._gradients[0],), name="riders")
+
+    def _push_nothing(self, work: Work) -> None:
+        """Take part in the exchange of a batch of which this rank has no sample."""
+        stop = self.stop
+
+        def zero() -> None:
+            self.state.flat.grads[...] = 0
+            self.state.flat.riders[STOP] = stop
+
+        reads = () if work.variable is None else (work.variable,)
+        self.engine.push(zero, reads, (self._arena, *self._gradients), name="no samples")
+
+    def _push_norm(self) -> None:
+        self.engine.push(self._measure, self._gradients, (self._norm,), name="norm")
+
+    def _measure(self) -> None:
+        """Find the factor that brings the gradient to the norm allowed; equal on all ranks."""
+        flat = self.state.flat
+        head = len(flat.riders)
+        square = float((flat.grads[head:].astype(np.float64) ** 2).sum())
+        self._scale = min(1.0, self.options.clip_norm / max(square**0.5, 1e-300))
+
+    def _push_update(self, piece: Slice, number: int) -> None:
+        reads = [self._gradients[piece.index]]
+        if self.options.clip_norm:
+            reads.append(self._norm)
+        self.engine.push(
+            partial(self.meter.timed, self._update, piece, number),
+            reads,
+            (self._parameters[piece.index],),
+            name=f"update {piece.index}",
+        )
+
+    def _update(self, piece: Slice, number: int) -> None:
+        flat, state = self.state.flat, self.state
+        lr = self.schedule.lr(number)
+        for start, stop, (lr_mult, wd_mult) in flat.runs(piece, self._factors):
+            self.optimizer.update(
+                flat.weights[start:stop],
+                flat.grads[start:stop],
+                {name: array[start:stop] for name, array in state.optimizer.items()},
+                lr=lr * lr_mult,
+                step=number,
+                weight_decay=self.optimizer.weight_decay * wd_mult,
+                scale=self._scale,
+            )
+
+    def _push_result(self, number: int) -> None:
+        def keep() -> None:
+            self._results[number] = backend.to_host(self.state.flat.riders).copy()
+
+        self.engine.push(
+            keep, (self._gradients[0],), (self._ready[number % (LAG + 1)],), name="result"
+        )

@@ -1,0 +1,67 @@
+"""Evaluation: the plan of the forward pass alone, in inference mode."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend
+from hpctrain.autograd import Spec
+from hpctrain.graph.execute import Executor
+from hpctrain.parallel.program import Objective, evaluation_plan
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.work import Work
+
+__all__ = ["Evaluator"]
+
+
+class Evaluator:
+    """Runs a model on batches without changing it.
+
+    Parameters
+    ----------
+    objective : Objective
+    state : ModelState
+    """
+
+    def __init__(self, objective: Objective, state: ModelState) -> None:
+        self.objective = objective
+        self.state = state
+        self._bound: dict[Any, Executor] = {}
+
+    def __call__(self, work: Work) -> tuple[float, float, np.ndarray]:
+        """Evaluate this rank's part of a batch; runs in the caller's thread.
+
+        Parameters
+        ----------
+        work : Work
+
+        Returns
+        -------
+        loss_sum : float
+        correct : float
+        outputs : ndarray
+            Of the model, on the host.
+
+        Notes
+        -----
+        No training step may be under way: wait for the parameters first.
+        """
+        key = work.specs()
+        if key not in self._bound:
+            self._bound[key] = self._bind(*key)
+        run = self._bound[key]
+        graph, device = run.graph, self.state.device
+        outputs = [
+            backend.empty(graph.specs[v].shape, graph.specs[v].dtype, device)
+            for v in graph.outputs
+        ]
+        run([backend.to_device(a, device) for a in (*work.inputs, *work.targets)], outputs)
+        run.forget()
+        losses, correct, result = map(backend.to_host, outputs)
+        return float(losses.sum(dtype=np.float64)), float(correct), result
+
+    def _bind(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> Executor:
+        state = self.state
+        plan = evaluation_plan(self.objective, (inputs, targets), state.leaves, state.device)
+        return Executor(plan, [t.value for t in state.leaves], device=state.device)

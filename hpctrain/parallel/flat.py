@@ -1,0 +1,181 @@
+"""Parameters, gradients and optimizer state in flat buffers, cut into slices.
+
+The buffers begin with a few *riders*: numbers that travel with the last slice of the
+gradient (loss, flags), so that a step needs no other message. Parameters follow in the order
+of the model, each aligned to 64 bytes; the padding is zero and stays zero.
+
+Offsets and lengths count elements.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend
+from hpctrain.autograd import Tensor
+from hpctrain.errors import ShapeError
+
+__all__ = ["RIDER_BYTES", "FlatParameters", "Slice", "make_offsets", "make_slices"]
+
+RIDER_BYTES = 64  # room for 16 numbers in float32, 8 in float64
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Elements ``start`` up to ``stop`` of a flat buffer, and the parameters in it."""
+
+    index: int
+    start: int
+    stop: int
+    parameters: tuple[int, ...]
+
+
+def make_offsets(sizes: Sequence[int], itemsize: int) -> tuple[list[int], int]:
+    """Return the offset of each parameter, and the length of the buffer.
+
+    Examples
+    --------
+    >>> make_offsets([3, 20, 1], itemsize=4)
+    ([16, 32, 64], 80)
+    """
+    unit = RIDER_BYTES // itemsize
+    offsets, end = [], unit
+    for size in sizes:
+        offsets.append(end)
+        end += -(-size // unit) * unit
+    return offsets, end
+
+
+def make_slices(
+    offsets: Sequence[int], sizes: Sequence[int], total: int, limit: int
+) -> list[Slice]:
+    """Cut a buffer into slices of about ``limit`` elements.
+
+    A slice ends where a parameter ends if that gives at least half of ``limit``; a parameter
+    longer than ``limit`` is cut into equal parts.
+
+    Parameters
+    ----------
+    offsets, sizes : sequence of int
+        Of the parameters.
+    total : int
+        Length of the buffer.
+    limit : int
+        At least 1.
+    """
+    if limit < 1:
+        raise ShapeError(f"slices: got a limit of {limit} elements, needed at least 1")
+    ends = [*offsets[1:], total] if offsets else [total]
+    edges = [0]
+    for end in ends:
+        pieces = -(-(end - edges[-1]) // limit)
+        if pieces > 1:
+            start = edges[-1]
+            edges += [start + (end - start) * i // pieces for i in range(1, pieces)]
+        if 2 * (end - edges[-1]) >= limit or end == total:
+            edges.append(end)
+    spans = [(a, b) for a, b in pairwise(edges) if a < b]
+    return [
+        Slice(i, a, b, tuple(_inside(offsets, sizes, a, b))) for i, (a, b) in enumerate(spans)
+    ]
+
+
+def _inside(offsets: Sequence[int], sizes: Sequence[int], a: int, b: int) -> list[int]:
+    return [
+        i for i, (o, n) in enumerate(zip(offsets, sizes, strict=True)) if o < b and o + n > a
+    ]
+
+
+class FlatParameters:
+    """The trained parameters of a model in one buffer, their gradients in another.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        Leaves with gradients, of one float dtype, on one device. Their arrays are replaced by
+        views of the buffers; the tensors stay the same.
+    slice_bytes : int
+        Size of a slice, about.
+
+    Attributes
+    ----------
+    weights, grads : array, shape (total,)
+    riders : array
+        The head of ``grads``.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], slice_bytes: int) -> None:
+        dtypes = {t.dtype for t in tensors}
+        if len(dtypes) != 1:
+            raise ShapeError(
+                f"flat parameters: got {len(dtypes)} dtypes, needed one; cast the model"
+            )
+        self.dtype = dtypes.pop()
+        self.device = tensors[0].device
+        self.tensors = list(tensors)
+        self.sizes = [t.size for t in tensors]
+        self.offsets, self.total = make_offsets(self.sizes, self.dtype.itemsize)
+        limit = max(1, slice_bytes // self.dtype.itemsize)
+        self.slices = make_slices(self.offsets, self.sizes, self.total, limit)
+        self.weights = self.zeros()
+        self.grads = self.zeros()
+        self.riders = self.grads[: RIDER_BYTES // self.dtype.itemsize]
+        for place, tensor in enumerate(self.tensors):
+            self._adopt(tensor, place)
+
+    def zeros(self) -> Any:
+        """Return a buffer of the same length, all zero."""
+        buffer = backend.empty((self.total,), self.dtype, self.device)
+        buffer[...] = 0
+        return buffer
+
+    def view(self, buffer: Any, place: int) -> Any:
+        """Return the part of ``buffer`` that belongs to a parameter, in its shape."""
+        start = self.offsets[place]
+        return buffer[start : start + self.sizes[place]].reshape(self.tensors[place].shape)
+
+    def _adopt(self, tensor: Tensor, place: int) -> None:
+        view = self.view(self.weights, place)
+        view[...] = tensor.array
+        tensor.value = view
+        assert tensor.grad is not None, "a trained parameter has a gradient"
+        tensor.grad.value = self.view(self.grads, place)
+
+    def where(self) -> list[tuple[int, ...]]:
+        """Return for each parameter the slices that it lies in."""
+        found: list[list[int]] = [[] for _ in self.sizes]
+        for piece in self.slices:
+            for place in piece.parameters:
+                found[place].append(piece.index)
+        return [tuple(f) for f in found]
+
+    def runs(self, piece: Slice, factors: Sequence[tuple[float, float]]) -> list[Any]:
+        """Cut a slice where the factors of its parameters change.
+
+        Parameters
+        ----------
+        piece : Slice
+        factors : sequence of (lr_mult, wd_mult)
+            One for each parameter.
+
+        Returns
+        -------
+        list of (start, stop, factors)
+        """
+        runs: list[Any] = []
+        for place in piece.parameters:
+            start = max(self.offsets[place], piece.start)
+            end = self.offsets[place + 1] if place + 1 < len(self.offsets) else self.total
+            stop = min(end, piece.stop)
+            if runs and runs[-1][2] == factors[place] and runs[-1][1] == start:
+                runs[-1] = (runs[-1][0], stop, factors[place])
+            else:
+                runs.append((start, stop, factors[place]))
+        return runs
+
+    def named(self, names: Sequence[str], buffer: Any) -> dict[str, np.ndarray]:
+        """Return the parameters' parts of ``buffer`` by name, on the host; views on a CPU."""
+        return {n: backend.to_host(self.view(buffer, i)) for i, n in enumerate(names)}

@@ -1,0 +1,108 @@
+"""Model, loss and gradient captured as one graph, and planned."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpctrain import ops
+from hpctrain.autograd import Spec, Tensor
+from hpctrain.backend import CPU, Device
+from hpctrain.graph.capture import capture, capture_gradient
+from hpctrain.graph.passes import optimise
+from hpctrain.graph.plan import Plan, make_plan
+
+__all__ = ["Objective", "count_correct", "evaluation_plan", "training_plan"]
+
+
+def count_correct(outputs: Any, labels: Any) -> Any:
+    """Return how many rows have their largest output at the label, as a scalar in a graph.
+
+    Parameters
+    ----------
+    outputs : Tensor, shape (..., classes)
+    labels : Tensor of integers, shape (...)
+
+    Returns
+    -------
+    Tensor, shape (), dtype of ``outputs``
+        Exact up to 2**24 rows in float32.
+    """
+    hits = ops.argmax(outputs, -1) == labels.astype("int64")
+    return ops.sum(hits.astype(outputs.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is made small, and what is counted beside it.
+
+    Attributes
+    ----------
+    net : callable
+        Takes the input tensors, returns the outputs.
+    loss : callable
+        Takes outputs and targets, returns one loss for each sample, shape (batch,).
+    correct : callable or None
+        Takes outputs and targets, returns the scalar number of right answers.
+    """
+
+    net: Callable[..., Any]
+    loss: Callable[..., Any]
+    correct: Callable[..., Any] | None = None
+
+    def __call__(self, inputs: Sequence[Any], targets: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the losses, then the number of right answers, then the outputs."""
+        outputs = self.net(*inputs)
+        losses = self.loss(outputs, *targets)
+        if self.correct is None:
+            return losses, ops.zeros_like(ops.sum(losses)), outputs
+        return losses, self.correct(outputs, *targets), outputs
+
+
+def training_plan(
+    objective: Objective,
+    specs: tuple[Sequence[Spec], Sequence[Spec]],
+    leaves: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    device: Device = CPU,
+) -> Plan:
+    """Plan a training step.
+
+    Parameters
+    ----------
+    objective : Objective
+    specs : (specs of the inputs, specs of the targets)
+    leaves : sequence of Tensor
+        Parameters and state of the model.
+    wanted : sequence of Tensor
+        Those that are trained.
+    device : Device
+
+    Returns
+    -------
+    Plan
+        Inputs: the batch, then the weight of a sample in the loss. Outputs: losses of shape
+        (batch,), number of right answers, then the gradients.
+    """
+    count = len(specs[0])
+
+    def function(*tensors: Any) -> tuple[Any, ...]:
+        return objective(tensors[:count], tensors[count:])[:2]
+
+    graph = capture_gradient(function, [*specs[0], *specs[1]], leaves, wanted, device)
+    return make_plan(optimise(graph))
+
+
+def evaluation_plan(
+    objective: Objective,
+    specs: tuple[Sequence[Spec], Sequence[Spec]],
+    leaves: Sequence[Tensor],
+    device: Device = CPU,
+) -> Plan:
+    """Plan an evaluation: losses, number of right answers, and the model's outputs."""
+    count = len(specs[0])
+
+    def function(*tensors: Any) -> tuple[Any, ...]:
+        return objective(tensors[:count], tensors[count:])
+
+    graph = capture(function, [*specs[0], *specs[1]], leaves, device, training=False)
+    return make_plan(optimise(graph))

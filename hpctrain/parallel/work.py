@@ -1,0 +1,75 @@
+"""What goes into a training step, and what comes out of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpctrain.autograd import Spec
+
+__all__ = ["CORRECT", "COUNT", "LAG", "LOSS", "STOP", "Options", "StepResult", "Work"]
+
+LAG = 2  # steps that may be under way: results are read this many steps late
+LOSS, CORRECT, STOP, COUNT = range(4)  # places of the riders
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How gradients are exchanged.
+
+    Attributes
+    ----------
+    overlap : bool
+        Exchange on a communication thread while the backward pass goes on. Otherwise
+        messages are posted as early, and completed on the compute lane after the backward
+        pass: better where no core is free for the thread.
+    clip_norm : float
+        Largest norm of the whole gradient; 0 for no limit.
+    """
+
+    overlap: bool = True
+    clip_norm: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The part of a global batch that one rank computes.
+
+    Attributes
+    ----------
+    inputs, targets : sequence of array
+        C-contiguous; must stay as they are until the result of the step has been read, or be
+        guarded by ``variable``.
+    count, global_count : int
+        Samples here, and on all ranks together.
+    row : int
+        Number of the first sample within the global batch: random draws go by it.
+    variable : Variable or None
+        Stands for the arrays in the engine.
+    """
+
+    inputs: Sequence[Any]
+    targets: Sequence[Any]
+    count: int
+    global_count: int
+    row: int = 0
+    variable: Any = None
+
+    def specs(self) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
+        """Return the specs of inputs and targets."""
+        return tuple(map(Spec.of, self.inputs)), tuple(map(Spec.of, self.targets))
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Sums over all ranks for one step: of the losses, of right answers, of stop flags."""
+
+    step: int
+    loss_sum: float
+    correct: float
+    stop: bool
+    count: int
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of a sample."""
+        return self.loss_sum / max(self.count, 1)
