@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from threading import Condition, Lock, Thread, get_ident, main_thread
 from time import perf_counter_ns
-from typing import NoReturn
 
 from hpctrain.engine.failure import Failure, Ledger
 from hpctrain.engine.interface import DEFAULT_LANES, Engine, Statistics
@@ -59,10 +58,11 @@ class ThreadedEngine(Engine):
         self._lock = Lock()  # guards all that follows, and every variable
         self._lanes = {name: ThreadedLane(name, n, self._lock) for name, n in lanes.items()}
         self._settled = Condition(self._lock)  # for waiters: a variable or everything is done
-        self._draining = 0  # threads that wait for everything
+        self._waiting = 0  # threads that wait, for a variable or for everything
         self._order = 0
         self._closing = False
         self._dropping = False
+        self._closed = False
         self._threads = [
             Thread(target=self._work, args=(lane, track), name=f"hpctrain-{track}")
             for lane in self._lanes.values()
@@ -97,14 +97,17 @@ class ThreadedEngine(Engine):
             self._refuse_inside("wait")
             target = variable.writes
             variable.waiters += 1
+            self._waiting += 1
             try:
-                while variable.version < target:
-                    if self._dropping:
-                        self._refuse_dropped(variable)
+                while variable.version < target and not self._quiet():
                     self._settled.wait()
             finally:
                 variable.waiters -= 1
-            error = self._ledger.claim(variable.failure, self._order)
+                self._waiting -= 1
+            if variable.version < target:
+                error = self._unfinished()
+            else:
+                error = self._ledger.claim(variable.failure, self._order)
         if error is not None:
             raise error
 
@@ -113,7 +116,7 @@ class ThreadedEngine(Engine):
         with self._lock:
             self._refuse_inside("wait_all")
             self._drain()
-            error = self._ledger.claim_all(self._order)
+            error = self._ledger.claim_all(self._order) or self._unfinished()
         if error is not None:
             raise error
 
@@ -121,17 +124,19 @@ class ThreadedEngine(Engine):
         """Finish or drop what is pushed and join the workers; see ``Engine.close``."""
         with self._lock:
             self._refuse_inside("close")
+            if self._closed:
+                return
             self._begin_close(drop)
-            if not drop:
-                self._drain()
+            self._drain()
             for lane in self._lanes.values():
                 lane.awake.notify_all()
         for thread in self._threads:
             thread.join()
         with self._lock:
+            self._closed = True
             self._workers.clear()  # the system may give their identifiers to new threads
-            error = None if drop else self._ledger.claim_all(self._order)
-        if error is not None:
+            error = self._ledger.claim_all(self._order) or self._unfinished()
+        if error is not None and not drop:
             raise error
 
     def statistics(self) -> Statistics:
@@ -162,12 +167,6 @@ class ThreadedEngine(Engine):
                 "name what the task needs in its reads, or wait outside"
             )
 
-    def _refuse_dropped(self, variable: Variable) -> NoReturn:
-        raise EngineError(
-            f"engine.wait: {variable.name!r} will never be written: the engine was closed "
-            "with tasks that had not started"
-        )
-
     def _begin_close(self, drop: bool) -> None:
         """Turn away those who would push and, after a drop, those who wait."""
         self._closing = True
@@ -177,20 +176,31 @@ class ThreadedEngine(Engine):
         self._settled.notify_all()
 
     def _quiet(self) -> bool:
-        """Return whether no task runs or could start: then all of them are done.
+        """Return whether no task runs or could start.
 
-        Counting those that are pushed and not done would be the same, except after an
-        interrupt in the middle of a push: its task never comes, and nobody must wait for it.
+        Then all are done, except after a drop, or after an interrupt in the middle of a push:
+        its task never comes, nor do those behind it, and whoever waits must hear of it.
         """
-        return not any(lane or lane.running for lane in self._lanes.values())
+        could_start = not self._dropping
+        return not any(lane.running or (lane and could_start) for lane in self._lanes.values())
+
+    def _unfinished(self) -> EngineError | None:
+        """Return the error for those who wait for tasks that will never run, if any."""
+        lost = sum(lane.pending - lane.running for lane in self._lanes.values())
+        if not lost:
+            return None
+        reason = (
+            "was closed before they started" if self._dropping else "was interrupted in a push"
+        )
+        return EngineError(f"engine: {lost} tasks will never run, because the engine {reason}")
 
     def _drain(self) -> None:
-        self._draining += 1
+        self._waiting += 1
         try:
-            while not (self._quiet() or self._dropping):
+            while not self._quiet():
                 self._settled.wait()
         finally:
-            self._draining -= 1
+            self._waiting -= 1
 
     def _work(self, lane: ThreadedLane, track: str) -> None:
         """Take and run the ready tasks of ``lane`` until the engine ends."""
@@ -207,7 +217,7 @@ class ThreadedEngine(Engine):
                         self._ledger.enter(failure)
                 self._finish(task, failure)
                 lane.settle(skipped=poison is not None)
-                if self._draining and self._quiet():
+                if self._waiting and self._quiet():
                     self._settled.notify_all()
 
     def _take(self, lane: ThreadedLane) -> Task | None:

@@ -78,7 +78,7 @@ def write_chrome_trace(
     """
     path = Path(path)
     trace = chrome_trace(per_rank, offsets, hosts)
-    data = json.dumps(trace, default=str, allow_nan=False, separators=(",", ":")).encode()
+    data = json.dumps(trace, allow_nan=False, separators=(",", ":")).encode()
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -2,8 +2,11 @@
 
 import itertools
 import json
+import math
 from collections import deque
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral, Real
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Literal, TypedDict, cast
@@ -76,7 +79,7 @@ class Recorder:
         start_ns, end_ns : int
             Times of ``time.perf_counter_ns``.
         **args
-            Shown when it is selected; what JSON does not know is written as text.
+            Shown when it is selected; what JSON does not know is kept as text.
         """
         if self.enabled:
             span = Span(
@@ -88,7 +91,7 @@ class Recorder:
         """Record the value of a counter, by default at this moment."""
         if self.enabled:
             t_ns = perf_counter_ns() if t_ns is None else t_ns
-            counter = Counter(kind="counter", name=name, value=value, t_ns=t_ns)
+            counter = Counter(kind="counter", name=name, value=float(value), t_ns=t_ns)
             self._records.append((next(self._numbers), counter))
 
     def measure(self, lane: str, name: str, **args: Any) -> AbstractContextManager[object]:
@@ -98,8 +101,12 @@ class Recorder:
         return _Measure(self, lane, name, args)
 
     def events(self) -> list[Event]:
-        """Return what is kept, in the order of recording, as plain dictionaries."""
-        return [event for _, event in self._records.copy()]
+        """Return what is kept, in the order of recording, as dictionaries fit for JSON."""
+        events = [event for _, event in self._records.copy()]
+        return [
+            event if event["kind"] == "counter" else {**event, "args": _plain(event["args"])}
+            for event in events
+        ]
 
     @property
     def dropped(self) -> int:
@@ -114,7 +121,7 @@ class Recorder:
 
     def dump(self) -> bytes:
         """Return all events as JSON, for ``load`` on another rank."""
-        return json.dumps(self.events(), default=str, separators=(",", ":")).encode()
+        return json.dumps(self.events(), separators=(",", ":")).encode()
 
 
 class _Measure:
@@ -139,6 +146,21 @@ class _Measure:
     ) -> None:
         end = perf_counter_ns()
         self._recorder.span(self._lane, self._name, self._start, end, **self._args)
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` in the types of JSON: an odd argument must not cost the whole trace."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, Integral):  # NumPy's scalars too, which are registered there
+        return int(value)
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    return str(value)
 
 
 def load(data: bytes) -> list[Event]:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from hpctrain.engine import ThreadedEngine
+from hpctrain.engine.task import Task
 from hpctrain.errors import EngineError
 from hpctrain.trace import Recorder
 
@@ -207,8 +208,12 @@ def test_an_exception_in_the_block_drops_what_has_not_started(opened):
 
     assert log == []
     assert engine.statistics().queued == 1
-    with pytest.raises(EngineError, match="'x' will never be written"):
-        engine.wait(x)
+    for wait in (lambda: engine.wait(x), engine.wait_all):
+        with pytest.raises(
+            EngineError, match="1 tasks will never run, because the engine was closed"
+        ):
+            wait()
+    engine.close()
 
 
 def test_a_drop_turns_away_those_who_wait_and_those_who_push(opened):
@@ -230,12 +235,34 @@ def test_a_drop_turns_away_those_who_wait_and_those_who_push(opened):
         other.start()
     closer = threading.Thread(target=engine.close, args=(True,))
     closer.start()
-    for other in others:
-        other.join(LIMIT_S)
+    others[1].join(LIMIT_S)
+    assert others[0].is_alive()  # until what has started is done
     opened.set()
-    closer.join(LIMIT_S)
+    for thread in (others[0], closer):
+        thread.join(LIMIT_S)
 
-    assert sorted(error.partition(":")[0] for error in errors) == ["engine.push", "engine.wait"]
+    assert sorted(error.partition(":")[0] for error in errors) == ["engine", "engine.push"]
+
+
+def test_a_push_that_was_interrupted_is_no_hang(monkeypatch):
+    def interrupt(task):
+        Task.enqueue(task)
+        raise KeyboardInterrupt
+
+    engine = ThreadedEngine()
+    x = engine.variable()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(
+            "hpctrain.engine.threaded.Task", type("Cut", (Task,), {"enqueue": interrupt})
+        )
+        engine.push(lambda: None, writes=[x])
+    engine.push(lambda: None, reads=[x])
+
+    for wait in (lambda: engine.wait(x), engine.wait_all, engine.close):
+        with pytest.raises(
+            EngineError, match=r"2 tasks will never run, .* interrupted in a push"
+        ):
+            wait()
 
 
 def test_two_hundred_engines_start_and_stop():

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -140,13 +141,16 @@ def test_the_file_holds_the_trace(tmp_path, name):
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
-def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
     path = tmp_path / "run.json"
     path.write_text("old")
-    bad = span("compute", "forward", 0, 1, value=float("inf"))
 
-    with pytest.raises(ValueError, match="JSON"):
-        write_chrome_trace(path, {0: [bad]}, {}, {})
+    def full(self, data):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="disk full"):
+        write_chrome_trace(path, {0: []}, {}, {})
 
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]

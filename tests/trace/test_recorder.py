@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpctrain.errors import ConfigError
@@ -36,12 +37,26 @@ def test_a_dump_loads_to_the_same_events():
     assert load(data) == recorder.events()
 
 
-def test_what_json_does_not_know_is_dumped_as_text():
+def test_odd_arguments_are_kept_in_the_types_of_json():
     recorder = Recorder()
-    recorder.span("io", "read", 0, 1, path=Path("a/b.h5"))
+    odd = {"path": Path("a/b.h5"), "loss": float("nan"), "shape": (np.int64(3), 4)}
+    recorder.span(
+        "io", "read", 0, 1, scale=np.float32(0.5), table={(1, 2): [None, True]}, **odd
+    )
 
     (span,) = load(recorder.dump())
-    assert span["args"] == {"path": "a/b.h5"}
+    assert span["args"] == {
+        "scale": 0.5, "table": {"(1, 2)": [None, True]}, "path": "a/b.h5", "loss": "nan",
+        "shape": [3, 4],
+    }  # fmt: skip
+    assert load(recorder.dump()) == recorder.events()
+
+
+def test_a_counter_takes_any_number():
+    recorder = Recorder()
+    recorder.counter("loss", np.float32(0.25), 0)
+
+    assert load(recorder.dump())[0]["value"] == 0.25
 
 
 def test_a_disabled_recorder_records_nothing():
