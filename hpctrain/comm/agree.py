@@ -78,8 +78,9 @@ def digest(parts: Iterable[Any]) -> str:
     """
     hasher = blake2b(digest_size=32)
     for part in parts:
-        # blake2b takes no memory of more than one dimension from some types, bytes from all.
-        hasher.update(memoryview(part).cast("B") if memoryview(part).nbytes else b"")
+        view = memoryview(part)
+        if view.nbytes:  # an empty view of several dimensions cannot be cast
+            hasher.update(view.cast("B"))
     return hasher.hexdigest()
 
 

@@ -240,21 +240,21 @@ class Group:
     def bcast_obj(self, value: Any, root: int = 0) -> Any:
         """Return the JSON value of rank ``root`` on every rank; what others pass is ignored."""
         if self.size == 1:
-            return value
+            return messages.alone("bcast_obj", value)
         self._agree("bcast_obj", f"from {root}", 0)
         return messages.bcast(self._comm, value, root)
 
     def gather_obj(self, value: Any, root: int = 0) -> list[Any] | None:
         """Return the JSON values of all ranks, in order, on rank ``root``; None elsewhere."""
         if self.size == 1:
-            return [value]
+            return [messages.alone("gather_obj", value)]
         self._agree("gather_obj", f"to {root}", 0)
         return messages.gather(self._comm, value, root)
 
     def allgather_obj(self, value: Any) -> list[Any]:
         """Return the JSON values of all ranks, in the order of the ranks, on every rank."""
         if self.size == 1:
-            return [value]
+            return [messages.alone("allgather_obj", value)]
         self._agree("allgather_obj", "", 0)
         return messages.allgather(self._comm, value)
 

@@ -4,13 +4,17 @@ MPI lets the other ranks wait for ever for one that raised an exception or retur
 an error on any rank, in any thread, ends all ranks within seconds, and is printed once.
 """
 
+import array
 import atexit
 import builtins
 import contextlib
+import fcntl
 import os
 import signal
 import socket
+import stat
 import sys
+import termios
 import threading
 import time
 import traceback
@@ -32,6 +36,8 @@ ALIKE_S = 1.0
 """How long a rank with an error waits to see whether all ranks have the same one."""
 PATIENCE_S = 5.0
 """How long a rank that leaves early waits for the others to leave too."""
+DRAIN_S = 1.0
+"""How long a rank that ends all waits for the launcher to read what it wrote."""
 ORDERLY = (0, 75)
 """Exit codes of a run that ends as it should (done; saved, start me again): the rank waits for
 the others as long as it takes, for they may be writing a checkpoint."""
@@ -48,6 +54,7 @@ def abort(code: int, message: str = "") -> NoReturn:
         say(f"{where()} {message}\n")
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
+    _drain()
     # MPI would add its own lines on every rank; what is to be said has been said.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.alarm(5)  # should Abort itself hang, the launcher sees this rank killed
@@ -237,6 +244,23 @@ def say(text: str) -> None:
         sys.stderr.flush()
         while data:
             data = data[os.write(2, data) :]
+
+
+def _drain() -> None:
+    """Wait until the launcher has read what this rank wrote.
+
+    MPICH's launcher throws away what is still in the pipes when a rank aborts.
+    """
+    end = time.monotonic() + DRAIN_S
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                continue
+            left = array.array("i", [1])
+            while left[0] and time.monotonic() < end:
+                time.sleep(0.02)
+                fcntl.ioctl(descriptor, termios.FIONREAD, left)
+    time.sleep(0.1)  # and passes it on
 
 
 def _text(error: BaseException, prefix: str, thread: str) -> str:

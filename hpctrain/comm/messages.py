@@ -17,6 +17,11 @@ LIMIT_BYTES = 2**30
 """The most that one such message, from all ranks together, may hold; arrays have other ways."""
 
 
+def alone(what: str, value: Any) -> Any:
+    """Return ``value`` as it would come back from another rank."""
+    return json.loads(_encode(what, value).tobytes())
+
+
 def bcast(comm: MPI.Intracomm, value: Any, root: int) -> Any:
     """Return the value of rank ``root`` on every rank."""
     data = _encode("bcast_obj", value) if comm.rank == root else np.empty(0, np.uint8)
@@ -25,7 +30,7 @@ def bcast(comm: MPI.Intracomm, value: Any, root: int) -> Any:
     if comm.rank != root:
         data = np.empty(length[0], np.uint8)
     call("bcast_obj", comm.Bcast, data, root)
-    return value if comm.rank == root else json.loads(data.tobytes())
+    return json.loads(data.tobytes())
 
 
 def gather(comm: MPI.Intracomm, value: Any, root: int) -> list[Any] | None:

@@ -8,8 +8,10 @@ import time
 
 import psutil
 
-_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prted", "orted", "hydra", "pmi_proxy")
-_LAUNCHERS += ("slurmstepd", "palsd")
+_LAUNCHERS = (
+    *("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted"),
+    *("hydra", "pmi_proxy", "slurmstepd", "palsd"),
+)
 
 
 def die_with_launcher() -> threading.Thread:
@@ -27,8 +29,8 @@ def die_with_launcher() -> threading.Thread:
 
     Notes
     -----
-    Not ``prctl(PR_SET_PDEATHSIG)``: that signal comes when the *thread* that forked this process
-    ends, and Open MPI forks many ranks from a pool of threads that it then joins.
+    Not ``prctl(PR_SET_PDEATHSIG)``: that signal comes when the *thread* that forked this
+    process ends, and Open MPI forks many ranks from a pool of threads that it then joins.
     """
     thread = threading.Thread(target=_watch, args=(launcher(),), daemon=True, name="parent")
     thread.start()

@@ -13,17 +13,16 @@ def call(what: str, function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
     except MPI.Exception as error:
-        raise translated(what, error) from error
+        raise _translated(what, error.Get_error_code()) from error
 
 
-def translated(what: str, error: MPI.Exception) -> CommError:
-    """Return the `CommError` for what MPI complained about during ``what``."""
-    if error.Get_error_class() == MPI.ERR_TRUNCATE:
+def _translated(what: str, code: int) -> CommError:
+    if MPI.Get_error_class(code) == MPI.ERR_TRUNCATE:
         return CommError(
             f"{what}: the message that came is longer than the buffer for it; "
             "both sides must pass arrays of the same size"
         )
-    text = " ".join(error.Get_error_string().split())
+    text = " ".join(MPI.Get_error_string(code).split())
     return CommError(f"{what}: MPI refused the call and says: {text}")
 
 
@@ -43,7 +42,7 @@ class Handle:
         Called once with the statuses when all is complete, on the thread that finds it so.
     """
 
-    __slots__ = ("_finish", "_requests", "_what")
+    __slots__ = ("_complete", "_requests", "_what")
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Handle:
     ) -> None:
         self._what = what
         self._requests = list(requests)
-        self._finish = finish
+        self._complete = finish
 
     def wait(self) -> None:
         """Block until all is complete; a second call returns at once.
@@ -63,22 +62,23 @@ class Handle:
         CommError
             If MPI reports an error, or a message of another size than the buffer's came.
         """
-        statuses = [MPI.Status() for _ in self._requests]
-        if self._requests:
-            call(self._what, MPI.Request.Waitall, self._requests, statuses)
-        self._complete(statuses)
+        self._advance(MPI.Request.Waitall)
 
     def test(self) -> bool:
         """Return whether all is complete, without blocking; raise as `wait` does."""
-        statuses = [MPI.Status() for _ in self._requests]
-        if self._requests and not call(
-            self._what, MPI.Request.Testall, self._requests, statuses
-        ):
-            return False
-        self._complete(statuses)
-        return True
+        return self._advance(MPI.Request.Testall)
 
-    def _complete(self, statuses: list[MPI.Status]) -> None:
-        finish, self._finish, self._requests = self._finish, None, []
-        if finish is not None:
-            finish(statuses)
+    def _advance(self, function: Callable[..., bool]) -> bool:
+        statuses = [MPI.Status() for _ in self._requests]
+        try:
+            if self._requests and not function(self._requests, statuses):
+                return False
+        except MPI.Exception as error:
+            codes = [status.Get_error() for status in statuses]
+            wrong = [code for code in codes if code not in (MPI.SUCCESS, MPI.ERR_PENDING)]
+            self._complete, self._requests = None, []
+            raise _translated(self._what, (wrong or [error.Get_error_code()])[0]) from error
+        complete, self._complete, self._requests = self._complete, None, []
+        if complete is not None:
+            complete(statuses)
+        return True
