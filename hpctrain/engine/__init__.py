@@ -21,7 +21,11 @@ Workers belong to lanes (``compute``, ``comm``, ``io``, ``copy``); each lane run
 tasks by priority, then in push order.  A lane that is too far ahead makes ``push`` wait.  A
 task's exception travels through the variables to whoever waits, once.  ``SerialEngine``
 behind the same interface runs everything at the push: the oracle, and the engine to debug
-with.  One lock guards the whole of ``ThreadedEngine``: simple to trust, and cheap enough.
+with.
+
+One lock guards the whole of ``ThreadedEngine``: simple to trust, and cheap enough.  Pushing and
+running an empty task takes 4-6 µs if it was prepared with ``operation``, about 10 µs if not; a
+push with a wait for it takes 40 µs (Python 3.11, one thread per lane, 2-core virtual Xeon).
 """
 
 from hpctrain.engine.create import create

@@ -130,7 +130,8 @@ class Engine(ABC):
         Notes
         -----
         Waits while the lane is ``run_ahead`` tasks ahead, unless a task of this engine pushes.
-        May be called from any thread.
+        May be called from any thread, but not from a signal handler or a finalizer: they may
+        come while their own thread holds the engine's lock.
         """
         self.push_operation(
             self._prepare(fn, tuple(reads), tuple(writes), lane, priority, name)
@@ -212,8 +213,10 @@ class Engine(ABC):
             raise EngineError(f"engine.push: lane {lane!r} is unknown, needed one of {known}")
         if len(writes) > 1:
             writes = tuple(dict.fromkeys(writes))
-        if reads:
-            reads = tuple(v for v in dict.fromkeys(reads) if v not in writes)
+        if len(reads) > 1:
+            reads = tuple(dict.fromkeys(reads))
+        if not set(writes).isdisjoint(reads):
+            reads = tuple(variable for variable in reads if variable not in writes)
         for variable in (*reads, *writes):
             if variable.owner is not self:
                 self._refuse_foreign(f"variable {variable.name!r}")

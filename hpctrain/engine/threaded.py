@@ -219,6 +219,8 @@ class ThreadedEngine(Engine):
                 lane.settle(skipped=poison is not None)
                 if self._waiting and self._quiet():
                     self._settled.notify_all()
+                # An idle worker must not keep alive what its last task has captured.
+                task = failure = poison = None
 
     def _take(self, lane: ThreadedLane) -> Task | None:
         """Wait for a ready task; None at the end of the engine."""

@@ -1,6 +1,7 @@
 """What both engines do alike, failures apart."""
 
 import functools
+import weakref
 
 import pytest
 
@@ -173,6 +174,19 @@ def test_statistics_count_per_lane(engine):
         "compute": 3, "comm": 0, "io": 2, "copy": 0,
     }  # fmt: skip
     assert (counts.queued, counts.running, counts.done, counts.failures) == (0, 0, 5, 0)
+
+
+def test_a_done_task_lets_go_of_what_it_captured(engine):
+    class Array:
+        """Stands for memory that a task holds."""
+
+    array = Array()
+    seen = weakref.ref(array)
+    engine.push(functools.partial(id, array), writes=[engine.variable()])
+    del array
+    engine.wait_all()
+
+    assert seen() is None
 
 
 def test_the_label_is_the_name_or_that_of_the_function(engine):

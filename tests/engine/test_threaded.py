@@ -14,7 +14,7 @@ from hpctrain.errors import EngineError
 from hpctrain.trace import Recorder
 
 pytestmark = pytest.mark.serial
-LIMIT_S = 20  # only a deadlock comes near it
+LIMIT_S = 60  # only a deadlock comes near it
 
 
 @pytest.fixture
