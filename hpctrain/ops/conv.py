@@ -17,8 +17,6 @@ from hpctrain.ops.windows import Window, as_volume, merge_images, pairs, tuples
 
 __all__ = ["conv", "conv_transpose"]
 
-ONES = (1, 1, 1)
-
 
 def conv(  # noqa: PLR0913 (the arguments of the field)
     x: Any,
@@ -132,10 +130,6 @@ def _plan(size: Any, weight: Spec, images: int, attrs: dict[str, Any]) -> Plan:
                 weight.dtype.itemsize)  # fmt: skip
 
 
-def _forward_plan(x: Spec, weight: Spec, attrs: dict[str, Any]) -> Plan:
-    return _plan(x.shape[1:-1], weight, x.shape[0], attrs)
-
-
 def _check_channels(where: str, x: Spec, channels: int, outputs: int, groups: int) -> None:
     if groups < 1 or channels != x.shape[-1] or outputs % groups:
         raise ShapeError(
@@ -155,20 +149,20 @@ def _infer(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
     _check_channels("conv", x, weight.shape[-1] * groups, weight.shape[0], groups)
     if len(specs) > 2 and specs[2] != Spec(weight.shape[:1], x.dtype):
         raise ShapeError(f"conv: got a bias {specs[2]}, needed {weight.shape[0]} of {x.dtype}")
-    plan = _forward_plan(x, weight, attrs)
+    plan = _plan(x.shape[1:-1], weight, x.shape[0], attrs)
     return [x.with_shape((x.shape[0], *_out(plan, x.ndim), weight.shape[0]))]
 
 
 def _scratch(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
-    plan = _forward_plan(specs[0], specs[1], attrs)
-    dtype = specs[0].dtype
+    x, weight = specs[:2]
+    plan, dtype = _plan(x.shape[1:-1], weight, x.shape[0], attrs), x.dtype
     line = plan.window.out[2] * plan.outputs if len(specs) > 2 else 0
     return [*plan.scratch(dtype), Spec((line,), dtype)]
 
 
 def _kernel(xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any) -> None:
     x, weight = ins[:2]
-    plan = _forward_plan(Spec.of(x), Spec.of(weight), attrs)
+    plan = _plan(x.shape[1:-1], Spec.of(weight), x.shape[0], attrs)
     padded, columns, line = scratch
     if len(ins) > 2:
         line.reshape(-1, plan.outputs)[...] = ins[2]
@@ -193,11 +187,13 @@ def _data_plans(specs: Sequence[Spec], size: Any, attrs: dict[str, Any]) -> tupl
     dy, weight = specs
     plan = _plan(size, weight, dy.shape[0], attrs)
     window = plan.window
-    if window.stride != ONES:
+    if window.stride != (1, 1, 1):
         return plan, None
     reach = [d * (k - 1) for d, k in zip(window.dilation, window.kernel, strict=True)]
     before = tuple(r - b for r, b in zip(reach, window.before, strict=True))
-    back = Window(window.out, window.kernel, ONES, before, window.dilation, window.size)  # type: ignore[arg-type]
+    back = Window(
+        window.out, window.kernel, window.stride, before, window.dilation, window.size
+    )  # type: ignore[arg-type]
     return plan, Plan(back, plan.images, plan.outputs, plan.channels, plan.groups,
                       plan.itemsize)  # fmt: skip
 
@@ -267,9 +263,9 @@ def _weight_infer(specs: Sequence[Spec], *, kernel: Any, **attrs: Any) -> list[S
 
 
 def _weight_scratch(specs: Sequence[Spec], *, kernel: Any, **attrs: Any) -> list[Spec]:
-    weight = _weight_spec(specs, kernel, attrs["groups"])
-    plan = _forward_plan(specs[0], weight, attrs)
-    dtype, width = weight.dtype, plan.outputs // plan.groups
+    x, weight = specs[0], _weight_spec(specs, kernel, attrs["groups"])
+    plan = _plan(x.shape[1:-1], weight, x.shape[0], attrs)
+    dtype, width = x.dtype, plan.outputs // plan.groups
     return [*plan.scratch(dtype), Spec((plan.depth, width), dtype),
             Spec((plan.groups, plan.depth, width), dtype)]  # fmt: skip
 
@@ -278,7 +274,7 @@ def _weight_kernel(
     xp: Any, ins: Any, outs: Any, scratch: Any, *, kernel: Any, **attrs: Any
 ) -> None:
     x, dy = ins
-    plan = _forward_plan(Spec.of(x), Spec.of(outs[0]), attrs)
+    plan = _plan(x.shape[1:-1], Spec.of(outs[0]), x.shape[0], attrs)
     *rest, total = scratch
     correlate_weight(xp, as_volume(x), merge_images(dy, 1), total, plan, rest)
     outs[0].reshape(plan.groups, -1, plan.depth)[...] = total.transpose(0, 2, 1)

@@ -14,6 +14,7 @@ from hpctrain.ops.windows import (
     Window,
     as_volume,
     blocks,
+    crop_images,
     merge_images,
     pad_images,
     taps,
@@ -147,7 +148,7 @@ def scatter(xp: Any, dy: Any, weight: Any, dx: Any, plan: Plan, scratch: Any) ->
             _add_taps(xp, cols.reshape(*shape, *window.kernel, inner), target, window,
                       (planes.start or 0, lines.start or 0))  # fmt: skip
         if planes.stop in (None, window.out[0]) and lines.stop in (None, window.out[1]):
-            _crop(part, dx[some], window)
+            crop_images(part, dx[some], window)
 
 
 def swapped(weight: Any, groups: int) -> Any:
@@ -209,13 +210,3 @@ def _add_taps(xp: Any, cols: Any, target: Any, window: Window, at: tuple[int, in
                 )  # fmt: skip
                 part = target[(slice(None), *place)]
                 xp.add(part, cols[:, :, :, :, i, j, k], out=part)
-
-
-def _crop(padded: Any, dx: Any, window: Window) -> None:
-    """Copy the middle of ``padded`` to where it belongs in ``dx``."""
-    to, of = [], []
-    for n, b, reach in zip(window.size, window.before, window.reach, strict=True):
-        start, stop = max(b, 0), max(min(b + n, reach), max(b, 0))
-        of.append(slice(start, stop))
-        to.append(slice(start - b, stop - b))
-    dx[(slice(None), *to)] = padded[(slice(None), *of)]

@@ -12,8 +12,8 @@ from typing import Any
 from hpctrain.errors import ShapeError
 
 __all__ = [
-    "BLOCK_BYTES", "Window", "as_volume", "blocks", "merge_images", "pad_images", "pairs",
-    "taps", "tuples",
+    "BLOCK_BYTES", "Window", "as_volume", "blocks", "crop_images", "merge_images", "pad_images",
+    "pairs", "taps", "tuples",
 ]  # fmt: skip
 
 # Scratch of one block: with its operands it stays in a second-level cache of 2 MiB
@@ -75,7 +75,7 @@ class Window:
                 f"padding {padding}, needed a window inside the padded input"
             )
         out = tuple(n // s + 1 for n, s in zip(spans, stride, strict=True))
-        return cls(size, kernel, stride, tuple(p[0] for p in padding), dilation, out)  # type: ignore[arg-type]
+        return cls(size, kernel, stride, tuple(p[0] for p in padding), dilation, out)
 
     @property
     def reach(self) -> Lengths:
@@ -147,13 +147,26 @@ def pad_images(x: Any, window: Window, padded: Any) -> Any:
     windows do not reach, or where the padding is negative.
     """
     part = padded[: x.shape[0]]
-    to, of = [], []
-    for n, b, reach in zip(window.size, window.before, window.reach, strict=True):
-        start, stop = max(b, 0), min(b + n, reach)
-        to.append(slice(start, max(stop, start)))
-        of.append(slice(start - b, max(stop, start) - b))
-    part[(slice(None), *to)] = x[(slice(None), *of)]
+    middle, inner = _overlap(window)
+    part[middle] = x[inner]
     return part
+
+
+def crop_images(padded: Any, x: Any, window: Window) -> None:
+    """Copy the middle of ``padded`` back to where `pad_images` would take it from."""
+    middle, inner = _overlap(window)
+    x[inner] = padded[middle]
+
+
+def _overlap(window: Window) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Return what the padded and the plain images share, in the indices of each."""
+    middle, inner = [slice(None)], [slice(None)]
+    for n, b, reach in zip(window.size, window.before, window.reach, strict=True):
+        start = max(b, 0)
+        stop = max(start, min(b + n, reach))
+        middle.append(slice(start, stop))
+        inner.append(slice(start - b, stop - b))
+    return tuple(middle), tuple(inner)
 
 
 def taps(xp: Any, source: Any, window: Window) -> Any:

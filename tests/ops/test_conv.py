@@ -117,7 +117,7 @@ def test_transposed_convolution_adds_its_bias():
     np.testing.assert_array_equal(y.asnumpy(), np.broadcast_to(np.arange(5.0), (1, 6, 5)))
 
 
-@pytest.mark.parametrize("shape", [(70, 33, 20, 8), (1, 300, 90, 8), (1, 40, 41, 30, 4)])
+@pytest.mark.parametrize("shape", [(17, 6, 7, 4), (2, 30, 9, 4), (2, 8, 9, 6, 4)])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_many_blocks_give_what_one_block_gives(shape, stride, monkeypatch):
     rng = np.random.default_rng(5)
@@ -132,6 +132,7 @@ def test_many_blocks_give_what_one_block_gives(shape, stride, monkeypatch):
             y = conv(a, b, None, stride, 1)
         return [y, *grad(y, [a, b], y)]
 
+    monkeypatch.setattr("hpctrain.ops.windows.BLOCK_BYTES", 15_000)
     many = run()
     monkeypatch.setattr("hpctrain.ops.windows.BLOCK_BYTES", 1 << 40)
     for got, expected in zip(many, run(), strict=True):
