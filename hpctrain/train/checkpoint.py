@@ -27,7 +27,7 @@ from hpctrain.errors import CheckpointError
 from hpctrain.train import arrayfile
 from hpctrain.train.manifest import Manifest, encode, measure, read
 
-__all__ = ["load", "newest", "restore", "save", "verify"]
+__all__ = ["MANIFEST", "load", "newest", "restore", "save", "verify"]
 
 ARRAYS = "arrays.h5"
 MANIFEST = "manifest.json"
@@ -172,7 +172,7 @@ def _tidy(root: Path, step: int, keep: int, passed: Callable[[str], None]) -> No
 
 def _found(root: Path) -> list[tuple[int, Path]]:
     """Return steps and directories of all checkpoints, newest first, damaged ones too."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         matches = [_COMPLETE.fullmatch(path.name) for path in root.iterdir()]
         found = [(int(match[1]), not match[2], root / match[0]) for match in matches if match]
         return [(step, path) for step, _, path in sorted(found, reverse=True)]
