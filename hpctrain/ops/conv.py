@@ -189,11 +189,10 @@ def _data_plans(specs: Sequence[Spec], size: Any, attrs: dict[str, Any]) -> tupl
     window = plan.window
     if window.stride != (1, 1, 1):
         return plan, None
-    reach = [d * (k - 1) for d, k in zip(window.dilation, window.kernel, strict=True)]
-    before = tuple(r - b for r, b in zip(reach, window.before, strict=True))
-    back = Window(
-        window.out, window.kernel, window.stride, before, window.dilation, window.size
-    )  # type: ignore[arg-type]
+    space = zip(window.dilation, window.kernel, window.before, strict=True)
+    before: Any = tuple(d * (k - 1) - b for d, k, b in space)
+    steps, holes = window.stride, window.dilation
+    back = Window(window.out, window.kernel, steps, before, holes, window.size)
     return plan, Plan(back, plan.images, plan.outputs, plan.channels, plan.groups,
                       plan.itemsize)  # fmt: skip
 
