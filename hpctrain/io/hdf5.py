@@ -46,11 +46,13 @@ def open_read(path: str | Path) -> h5py.File:
         # Whole chunks are read once and kept by our own cache, so HDF5's is switched off.
         return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
     except OSError as error:
-        raise DataError(f"{path}: {_diagnosis(path)} ({error})") from error
+        raise DataError(f"{path}: {_diagnosis(path, error)} ({error})") from error
 
 
-def _diagnosis(path: str | Path) -> str:
+def _diagnosis(path: str | Path, cause: OSError) -> str:
     """Say why HDF5 may have refused a file, and what to do."""
+    if "locking flag" in str(cause) or "already open" in str(cause):
+        return "got a file that is already open in this process; close it first"
     try:
         with open(path, "rb") as file:
             magic = file.read(4)

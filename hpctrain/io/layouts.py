@@ -13,6 +13,7 @@ from hpctrain.io import hdf5
 from hpctrain.io.blocks import Part
 from hpctrain.io.manifest import MANIFEST, Field, Role, load, regular
 from hpctrain.io.records import CACHE_BYTES, Records
+from hpctrain.io.verify import refuse
 
 __all__ = ["Column", "open_records"]
 
@@ -89,7 +90,7 @@ def open_records(
     if layout == "file":
         parts = [Part(file, 1, whole=True) for file in files]
     else:
-        parts = [Part(file, _rows(file, fields)) for file in files]
+        parts = _counted(files, fields)
     return Records(parts, fields, cache_bytes=cache_bytes)
 
 
@@ -210,6 +211,18 @@ def _written_roles(file: h5py.File) -> list[tuple[Column, Role]]:
         )
         found.append((column, role))
     return found
+
+
+def _counted(files: Sequence[Path], fields: Sequence[Field]) -> list[Part]:
+    """Count the records of every file; all bad files are named, not only the first."""
+    parts, found = [], []
+    for file in files:
+        try:
+            parts.append(Part(file, _rows(file, fields)))
+        except DataError as error:
+            found.append(str(error))
+    refuse(found)
+    return parts
 
 
 def _rows(path: Path, fields: Sequence[Field]) -> int:

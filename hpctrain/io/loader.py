@@ -103,6 +103,11 @@ class Loader:
         ``transform(arrays, ids, epoch)`` changes the arrays of a batch in place; by record
         number, so that it does not depend on the number of ranks (see `augment`).
 
+    Attributes
+    ----------
+    buffer_sets : int
+        How many batches' buffers have been allocated.
+
     Notes
     -----
     A batch is valid until its ``release()``, or until ``depth`` further batches have been
@@ -140,7 +145,7 @@ class Loader:
         # Files and caches serve one task at a time: every read writes this variable.
         self._files = engine.variable("records") if engine else None
         self._free: list[_Slot] = []
-        self._slots = 0
+        self.buffer_sets = 0
 
     def epoch(self, epoch: int, step: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch from ``step`` on.
@@ -200,8 +205,8 @@ class Loader:
         return slot, batch
 
     def _new_slot(self) -> _Slot:
-        self._slots += 1
-        variable = self._engine.variable(f"batch {self._slots}") if self._engine else None
+        self.buffer_sets += 1
+        variable = self._engine.variable(f"batch {self.buffer_sets}") if self._engine else None
         return _Slot(self.records.buffers(self._capacity, self._dtype), variable)
 
     def _fill(self, arrays: Arrays, ids: Ids, epoch: int) -> None:
@@ -214,10 +219,12 @@ class Loader:
         if self._engine is None or batch.variable is None:
             return
         start = perf_counter()
+        failure: BaseException | None = None
         try:
             self._engine.wait(batch.variable)
         except EngineError as error:
-            if isinstance(error.__cause__, DataError):
-                raise error.__cause__ from error
-            raise
+            # Damaged data are the data's fault, not the engine's.
+            failure = error.__cause__ if isinstance(error.__cause__, DataError) else error
+        if failure is not None:
+            raise failure
         batch.wait_seconds = perf_counter() - start

@@ -1,7 +1,7 @@
 """Records by number, out of any number of files."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,13 +38,10 @@ class Records:
     ----------
     n : int
         Number of records.
-    grain : int
-        Records that are read together; `sampler.epoch_order` shuffles in such pieces.
-    window : int
-        Records among which the order may be fully random at a bearable cost.
 
     Notes
     -----
+    Opens no file before one is needed, so that `verify` can look at all of them first.
     Not thread-safe: one caller at a time.  A `Loader` sees to that by an engine variable.
     """
 
@@ -63,11 +60,6 @@ class Records:
         self.n = int(self.starts[-1])
         self.cache = BlockCache(cache_bytes)
         self._files = OpenFiles(self.parts)
-        largest = max(self.fields, key=lambda field: field.record_bytes)
-        filled = np.flatnonzero(counts)
-        self.grain = self._files.column(int(filled[0]), largest).block if filled.size else 1
-        record_bytes = sum(field.record_bytes for field in fields)
-        self.window = max(self.grain, WINDOW_BYTES // max(record_bytes, 1))
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +74,22 @@ class Records:
 
     def __len__(self) -> int:
         return self.n
+
+    @cached_property
+    def grain(self) -> int:
+        """Records that are read together; the first file says it."""
+        filled = np.flatnonzero(np.diff(self.starts))
+        if not filled.size:
+            return 1
+        # Every field is looked at, so that a wrong description shows at the start.
+        first = {f.name: self._files.column(int(filled[0]), f) for f in self.fields}
+        return first[max(self.fields, key=lambda field: field.record_bytes).name].block
+
+    @property
+    def window(self) -> int:
+        """Records among which the order may be fully random at a bearable cost."""
+        record_bytes = sum(field.record_bytes for field in self.fields)
+        return max(self.grain, WINDOW_BYTES // max(record_bytes, 1))
 
     @property
     def inputs(self) -> tuple[Field, ...]:
