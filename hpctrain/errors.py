@@ -38,3 +38,9 @@ class CommError(HpctrainError, RuntimeError):
 
 class EngineError(HpctrainError, RuntimeError):
     """The engine was used wrongly, or a task that it ran has failed."""
+
+
+class NumericError(HpctrainError, ArithmeticError):
+    """Numbers stopped being finite."""
+
+    exit_code = 86

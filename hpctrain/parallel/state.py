@@ -92,6 +92,30 @@ class ModelState:
             found[f"layers/{name}"] = backend.to_host(tensor.value)
         return found
 
+    def moving(self) -> dict[str, Any]:
+        """Return the layer state that may differ between ranks: floating, not broadcast."""
+        return {n: t for n, t in self.fixed.items() if t.dtype.kind == "f"}
+
+    def on_device(self, array: np.ndarray) -> Any:
+        """Return ``array`` where this state lives."""
+        return backend.to_device(array, self.device)
+
+    def gathered(self, group: Group) -> dict[str, np.ndarray]:
+        """Return `arrays`, with the layer state as its mean over the ranks; collective.
+
+        Each rank's own layer state is added under ``ranks/``, stacked by rank, so that a run
+        on as many ranks goes on with the same bits.
+        """
+        found = self.arrays()
+        for name, tensor in self.moving().items():
+            mine = np.ascontiguousarray(backend.to_host(tensor.value))
+            every = np.empty((group.size, *mine.shape), mine.dtype)
+            group.allgather(mine, every)
+            found[f"layers/{name}"] = every.mean(0, dtype=np.float64).astype(mine.dtype)
+            if group.size > 1:
+                found[f"ranks/{name}"] = every
+        return found
+
     def _under(self, prefix: str, buffer: Any) -> dict[str, np.ndarray]:
         return {f"{prefix}/{n}": a for n, a in self.flat.named(self.names, buffer).items()}
 

@@ -1,0 +1,90 @@
+"""A timeline of some steps: every rank records, rank 0 writes one file on one clock."""
+
+from pathlib import Path
+
+from hpctrain.comm.clock import offsets
+from hpctrain.comm.world import World
+from hpctrain.engine import Engine
+from hpctrain.errors import ConfigError
+from hpctrain.trace import Recorder, load, write_chrome_trace
+
+__all__ = ["Profile", "parse_steps"]
+
+
+def parse_steps(text: str) -> tuple[int, int] | None:
+    """Return the first and the last step of ``FIRST:LAST``, or None for an empty text.
+
+    Examples
+    --------
+    >>> parse_steps("10:12")
+    (10, 12)
+    """
+    if not text:
+        return None
+    first, _, last = text.partition(":")
+    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+        raise ConfigError(
+            f'run.profile: got "{text}", needed FIRST:LAST with 1 <= FIRST <= LAST'
+        )
+    return int(first), int(last)
+
+
+class Profile:
+    """Records the steps ``first`` to ``last``, counted from 1, and writes them to ``path``.
+
+    Parameters
+    ----------
+    steps : (int, int) or None
+        None records nothing.
+    recorder : Recorder
+        The engine's.
+    engine : Engine
+    world : World
+    path : Path or None
+        Rank 0's; the others may pass None.
+    """
+
+    def __init__(
+        self,
+        steps: tuple[int, int] | None,
+        recorder: Recorder,
+        engine: Engine,
+        world: World,
+        path: Path | None,
+    ) -> None:
+        self._steps = steps
+        self._recorder = recorder
+        self._engine = engine
+        self._world = world
+        self._path = path
+
+    def before(self, done: int) -> None:
+        """Start or end the recording, if it is time; ``done`` steps have been pushed.
+
+        Collective at the end of the recording.
+        """
+        if self._steps is None:
+            return
+        first, last = self._steps
+        if not self._recorder.enabled and first <= done + 1 <= last:
+            self._engine.wait_all()
+            self._recorder.enabled = True
+        elif self._recorder.enabled and done >= last:
+            self._engine.wait_all()
+            self._recorder.enabled = False
+            self._write()
+            self._steps = None
+
+    def _write(self) -> None:
+        control = self._world.control
+        clocks = offsets(control)
+        rows = control.gather_obj([self._world.host, self._recorder.dump().decode()], 0)
+        if rows is None or self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_chrome_trace(
+            self._path,
+            {rank: load(events.encode()) for rank, (_, events) in enumerate(rows)},
+            dict(enumerate(clocks)),
+            {rank: host for rank, (host, _) in enumerate(rows)},
+        )

@@ -1,0 +1,121 @@
+"""What a run tells: lines on rank 0, records in metrics.jsonl."""
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from hpctrain.comm.world import World
+from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.work import StepResult
+from hpctrain.train.console import Console, Progress
+from hpctrain.train.metrics import RecordWriter
+from hpctrain.train.position import Position
+
+__all__ = ["Report"]
+
+
+class Report:
+    """Collects timings on every rank and lets rank 0 speak.
+
+    Parameters
+    ----------
+    world : World
+    console : Console
+    steps, epochs : int
+        Steps of an epoch, and how many epochs (or steps in all) are to be done.
+    records : RecordWriter or None
+        Rank 0's metrics file.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        console: Console,
+        steps: int,
+        total: int,
+        records: RecordWriter | None = None,
+    ) -> None:
+        self._world = world
+        self._console = console
+        self._steps = steps
+        self._total = total
+        self._records = records
+        self._data_s = 0.0
+        self._since = perf_counter()
+        self._started = self._since
+        self._first = 0
+        self._last = Position()
+
+    def begin(self, at: Position) -> None:
+        """Note where the run begins."""
+        self._first = at.step
+        self._last = Position(**at.plain())
+        self._since = self._started = perf_counter()
+
+    def waited(self, seconds: float) -> None:
+        """Note that this rank stood still for data."""
+        self._data_s += seconds
+
+    def step(self, at: Position, result: StepResult, step: DataParallel) -> None:
+        """Report on the steps since the last report; collective."""
+        now = perf_counter()
+        busy_s, exposed_s = step.meter.take()
+        mine = np.array([busy_s, exposed_s, self._data_s, now - self._since])
+        rows = np.empty((self._world.size, len(mine)))
+        self._world.control.allgather(mine, rows)
+        count = at.count - self._last.count
+        values = {"loss": (at.loss_sum - self._last.loss_sum) / max(count, 1)}
+        if step.objective.correct is not None:
+            values["acc"] = (at.correct - self._last.correct) / max(count, 1)
+        self._tell(at, values, count, rows, step.schedule.lr(result.step))
+        self._data_s = 0.0
+        self._since = now
+        self._last = Position(**at.plain())
+
+    def _tell(
+        self, at: Position, values: dict[str, float], count: int, rows: Any, lr: float
+    ) -> None:
+        if self._world.rank:
+            return
+        busy, exposed, data, wall = rows.T
+        seconds = float(wall.max())
+        slowest = int(busy.argmax())
+        lag = float(busy.max() / max(np.median(busy), 1e-9) - 1)
+        pace = (perf_counter() - self._started) / max(at.step - self._first, 1)
+        progress = Progress(
+            epoch=at.epoch + 1,
+            step=at.step,
+            steps=self._total,
+            values=values,
+            rate=count / max(seconds, 1e-9),
+            slowest_rank=slowest if self._world.size > 1 else -1,
+            slowest_host=self._world.host if len(self._world.hosts) == 1 else "",
+            slowest_lag=lag,
+            data=float((data / wall).mean()),
+            comm=float((exposed / wall).mean()),
+            left_s=pace * (self._total - at.step),
+        )
+        self._console.progress(progress)
+        self._record(
+            "step", at, values, lr=lr, samples_per_s=progress.rate, data=progress.data,
+            comm=progress.comm, slowest_rank=slowest, slowest_lag=lag,
+        )  # fmt: skip
+
+    def epoch(self, at: Position, values: Mapping[str, float]) -> None:
+        """Report on a whole epoch and its evaluation."""
+        if self._world.rank == 0:
+            shown = " ".join(f"{n.replace('_', ' ')} {v:.4f}" for n, v in values.items())
+            self._console.line(f"epoch {at.epoch + 1} done: {shown}")
+            self._record("epoch", at, values)
+        self._since = perf_counter()
+        self._last = Position(step=at.step)
+
+    def _record(
+        self, kind: str, at: Position, values: Mapping[str, float], **more: float
+    ) -> None:
+        if self._records is not None:
+            self._records.write(
+                {"kind": kind, "epoch": at.epoch + 1, "step": at.step, **values, **more}
+            )

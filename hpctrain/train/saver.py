@@ -1,0 +1,120 @@
+"""Checkpoints of a run: copied on the copy lane and written on the io lane by rank 0."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpctrain.comm.guard import agreed
+from hpctrain.comm.world import World
+from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.train import checkpoint
+from hpctrain.train.position import Position
+
+__all__ = ["Saver"]
+
+
+class Saver:
+    """Saves and restores the state of a run.
+
+    Parameters
+    ----------
+    step : DataParallel
+    world : World
+    root : Path or None
+        Directory of the checkpoints, on rank 0; None saves nothing.
+    origin : Path or None
+        Checkpoint to begin from where ``root`` has none.
+    keep : int
+        How many checkpoints stay.
+    about : dict
+        Plain data kept with each checkpoint: optimizer, schedule, versions.
+    """
+
+    def __init__(
+        self,
+        step: DataParallel,
+        world: World,
+        root: Path | None,
+        origin: Path | None = None,
+        keep: int = 3,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        self.step = step
+        self.world = world
+        self.last_values: dict[str, float] = {}
+        self._root = root
+        self._origin = origin
+        self._keep = keep
+        self._about = about or {}
+        self._snapshot = step.engine.variable("snapshot")
+
+    def resume(self) -> Position | None:
+        """Restore the newest whole checkpoint on all ranks; collective.
+
+        Returns
+        -------
+        Position or None
+            None if there is no checkpoint.
+        """
+        found = agreed(self.world.control, self._find)
+        state = self.world.control.bcast_obj(None if found is None else found[1], 0)
+        if state is None:
+            return None
+        arrays = {} if found is None else found[0]
+        self._spread(arrays)
+        self.last_values = state.get("values", {})
+        return Position.from_plain(state["position"])
+
+    def _find(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Load on rank 0 what there is, and put it in place."""
+        if self.world.rank or self._root is None:
+            return None
+        restored = checkpoint.restore(self._root)
+        if restored is not None:
+            arrays, state = restored[1:]
+        elif self._origin is not None:
+            arrays, state = checkpoint.load(self._origin)
+        else:
+            return None
+        own = {n: a for n, a in arrays.items() if not n.startswith("ranks/")}
+        self.step.state.load(own)
+        return arrays, state
+
+    def _spread(self, arrays: dict[str, Any]) -> None:
+        """Give all ranks rank 0's state, then each its own layer state if it was kept."""
+        control, state = self.world.control, self.step.state
+        state.broadcast(control)
+        for name, tensor in state.moving().items():
+            rows = arrays.get(f"ranks/{name}")
+            ranks = control.bcast_obj(0 if rows is None else len(rows), 0)
+            if ranks != control.size or ranks == 1:
+                continue  # another number of ranks: the mean over the old ones has to do
+            every = np.empty((ranks, *tensor.shape), tensor.dtype) if rows is None else rows
+            control.bcast(every, 0)
+            tensor.value[...] = state.on_device(every[control.rank])
+
+    def save(self, at: Position, values: dict[str, float] | None = None) -> None:
+        """Save the state as it is now; collective, and training may go on at once."""
+        arrays = self.step.state.gathered(self.world.control)
+        if self.world.rank or self._root is None:
+            return
+        self.last_values = values or self.last_values
+        state = {"position": at.plain(), "values": self.last_values, **self._about}
+        root, number = self._root, at.step
+        copies: dict[str, Any] = {}
+
+        def copy() -> None:
+            copies.update((name, array.copy()) for name, array in arrays.items())
+
+        def write() -> None:
+            checkpoint.save(root, number, copies, state, keep=self._keep)
+            copies.clear()
+
+        engine = self.step.engine
+        engine.push(copy, self.step.variables, (self._snapshot,), "copy", name="copy state")
+        engine.push(write, (), (self._snapshot,), "io", name=f"save step {number}")
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is on disk."""
+        self.step.engine.wait(self._snapshot)

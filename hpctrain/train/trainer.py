@@ -1,0 +1,206 @@
+"""The training loop: epochs of steps, evaluation, checkpoints, reports.
+
+Every decision is made from numbers that all ranks share (sums that travelled with the
+gradient, or facts agreed at the start), so that all ranks do the same thing at the same step.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpctrain.comm.world import World
+from hpctrain.errors import NumericError
+from hpctrain.io import Batch, Loader
+from hpctrain.io.sampler import part
+from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.evaluate import Evaluator
+from hpctrain.parallel.work import LAG, StepResult, Work
+from hpctrain.train.position import Position
+from hpctrain.train.profile import Profile
+from hpctrain.train.report import Report
+from hpctrain.train.saver import Saver
+from hpctrain.train.signals import StopFlag
+
+__all__ = ["Outcome", "Settings", "Trainer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How long to train and how often to look up.
+
+    Attributes
+    ----------
+    epochs : int
+    max_steps : int
+        End after this many updates in all; 0 for no limit.
+    log_every : int
+        Steps between two reports.
+    checkpoint_every : int
+        Epochs between two checkpoints; the last epoch always has one.
+    """
+
+    epochs: int
+    max_steps: int = 0
+    log_every: int = 50
+    checkpoint_every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes
+    ----------
+    finished : bool
+        False if it was asked to stop and can be continued.
+    values : dict of str to float
+        Of the last epoch: losses and accuracies, exact over all ranks.
+    """
+
+    finished: bool
+    values: dict[str, float]
+
+
+class Trainer:
+    """Trains until the end, or until asked to stop.
+
+    Parameters
+    ----------
+    step : DataParallel
+    evaluator : Evaluator
+    train, test : Loader
+        ``test`` may be None.
+    world : World
+    saver : Saver
+    report : Report
+    profile : Profile
+    settings : Settings
+    """
+
+    def __init__(  # noqa: PLR0913 (the parts of a run)
+        self,
+        step: DataParallel,
+        evaluator: Evaluator,
+        train: Loader,
+        test: Loader | None,
+        world: World,
+        saver: Saver,
+        report: Report,
+        profile: Profile,
+        settings: Settings,
+    ) -> None:
+        self.step = step
+        self.evaluator = evaluator
+        self.train = train
+        self.test = test
+        self.world = world
+        self.saver = saver
+        self.report = report
+        self.profile = profile
+        self.settings = settings
+        self.at = Position()
+
+    def fit(self, stop: StopFlag) -> Outcome:
+        """Train; collective over all ranks.
+
+        Parameters
+        ----------
+        stop : StopFlag
+            This rank's wish to stop; one rank's wish stops all at the same step.
+
+        Raises
+        ------
+        NumericError
+            If the loss is no longer finite.
+        """
+        self.at = self.saver.resume() or self.at
+        self.step.step_number = self.at.step
+        self.report.begin(self.at)
+        values: dict[str, float] = {}
+        while not self._over():
+            if self._epoch(stop):
+                self.saver.save(self.at)
+                self.saver.finish()
+                return Outcome(False, values)
+            values = self._end_epoch()
+        self.saver.finish()
+        return Outcome(True, values or self.saver.last_values)
+
+    def _over(self) -> bool:
+        limit = self.settings.max_steps
+        return self.at.epoch >= self.settings.epochs or 0 < limit <= self.at.step
+
+    def _epoch(self, stop: StopFlag) -> bool:
+        """Make the steps that are left of an epoch; return whether to stop."""
+        pending: deque[int] = deque()
+        stopping = False
+        for batch in self.train.epoch(self.at.epoch, self.at.batch):
+            self.profile.before(self.step.step_number)
+            self.step.stop = stop.requested()
+            pending.append(self.step.step(self._work(batch, self.train)))
+            self.report.waited(batch.wait_seconds)
+            if len(pending) > LAG:
+                stopping = self._take(pending.popleft())
+            if stopping or self.step.step_number == self.settings.max_steps:
+                break
+        while pending:
+            stopping = self._take(pending.popleft()) or stopping
+        self.step.engine.wait_all()
+        self.profile.before(self.step.step_number)
+        return stopping
+
+    def _work(self, batch: Batch, loader: Loader) -> Work:
+        row = part(batch.global_count, loader.rank, loader.size).start
+        return Work(
+            batch.inputs, batch.targets, batch.count, batch.global_count, row, batch.variable
+        )
+
+    def _take(self, number: int) -> bool:
+        """Take the result of a step, the same on every rank; return whether to stop."""
+        result: StepResult = self.step.result(number)
+        if not math.isfinite(result.loss_sum):
+            raise NumericError(
+                f"training: the loss is {result.loss_sum} at step {number + 1}, needed a "
+                "finite number; lower optim.lr, clip by optim.clip_norm, or look for bad records"
+            )
+        self.at.add(result.loss_sum, result.correct, result.count)
+        if self.at.step % self.settings.log_every == 0:
+            self.report.step(self.at, result, self.step)
+        return result.stop
+
+    def _end_epoch(self) -> dict[str, float]:
+        self.step.state.average_layers(self.world.control)
+        values = self._values(self.at, "train")
+        if self.test is not None:
+            values.update(self._values(self.evaluate(self.test), "test"))
+        self.report.epoch(self.at, values)
+        self.at.next_epoch()
+        every = self.settings.checkpoint_every
+        if self.at.epoch % every == 0 or self._over():
+            self.saver.save(self.at, values)
+        return values
+
+    def _values(self, sums: Position, which: str) -> dict[str, float]:
+        values = {f"{which}_loss": sums.loss_sum / max(sums.count, 1)}
+        if self.step.objective.correct is not None:
+            values[f"{which}_accuracy"] = sums.correct / max(sums.count, 1)
+        return values
+
+    def evaluate(self, loader: Loader) -> Position:
+        """Evaluate on all records of ``loader``; collective.
+
+        Returns
+        -------
+        Position
+            Sums over all ranks: every record counts once, whatever the number of ranks.
+        """
+        sums = np.zeros(3, np.float64)
+        for batch in loader.epoch(0):
+            if batch.count:
+                loss_sum, correct, _ = self.evaluator(self._work(batch, loader))
+                sums += [loss_sum, correct, batch.count]
+            batch.release()
+        self.world.control.allreduce(sums)
+        return Position(loss_sum=sums[0], correct=sums[1], count=int(sums[2]))

@@ -1,0 +1,148 @@
+"""Plans: in place where it is safe, views for nothing, and never two live values in one place."""
+
+import numpy as np
+import pytest
+from programs import random_program
+
+from hpctrain import ops
+from hpctrain.autograd import Spec, Tensor
+from hpctrain.errors import ShapeError
+from hpctrain.graph.capture import capture, capture_gradient
+from hpctrain.graph.execute import Executor
+from hpctrain.graph.passes import optimise
+from hpctrain.graph.plan import make_plan
+from hpctrain.graph.segments import cut
+
+pytestmark = pytest.mark.serial
+F4 = np.dtype(np.float32)
+
+
+def plan_of(function, *shapes, leaves=()):
+    return make_plan(optimise(capture(function, [Spec(s, F4) for s in shapes], leaves)))
+
+
+def test_a_chain_of_elementwise_operations_runs_in_one_place():
+    plan = plan_of(lambda x: ops.sum(ops.relu(ops.tanh(ops.exp(x)))), (1024,))
+
+    assert plan.arena_bytes == 4096
+    assert plan.naive_bytes == 3 * 4096
+
+
+def test_what_is_needed_later_is_not_overwritten():
+    def function(x):
+        y = ops.exp(x)
+        return ops.sum(ops.relu(y)) + ops.sum(y)
+
+    plan = plan_of(function, (1024,))
+    out = np.empty((), F4)
+    Executor(plan, [])([np.full(1024, -1.0, F4)], [out])
+
+    assert plan.arena_bytes >= 2 * 4096
+    np.testing.assert_allclose(out, 2 * 1024 * np.exp(-1), rtol=1e-5)
+
+
+def test_views_take_no_memory():
+    plan = plan_of(lambda x: ops.sum(ops.exp(x).reshape((4, 256)).T), (1024,))
+
+    assert len(plan.views) == 2
+    assert plan.arena_bytes == 4096
+
+
+def test_a_reshape_of_a_transpose_is_a_copy():
+    plan = plan_of(lambda x: ops.sum(ops.exp(x).T.reshape((1024,))), (4, 256))
+
+    assert len(plan.views) == 1
+    assert plan.arena_bytes == 2 * 4096
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_step_writes_over_a_value_that_is_read_later(seed):
+    function, leaves, inputs = random_program(seed, length=25)
+    for leaf in leaves:
+        leaf.attach_grad()
+    graph = optimise(capture_gradient(function, [t.spec for t in inputs], leaves, leaves))
+    plan = make_plan(graph)
+    last = {v: i for i, n in enumerate(graph.nodes) for v in n.inputs}
+
+    def root(value):
+        while value in plan.views:
+            value = plan.views[value]
+        return value
+
+    def span(value):
+        return plan.offsets[value], plan.offsets[value] + graph.specs[value].nbytes
+
+    for step, node in enumerate(graph.nodes):
+        for out in node.outputs:
+            if root(out) != out or out not in plan.offsets:
+                continue
+            a, b = span(out)
+            for value, end in last.items():
+                base = root(value)
+                written_before = any(base in n.outputs for n in graph.nodes[:step])
+                if base in plan.offsets and written_before and end > step:
+                    c, d = span(base)
+                    assert b <= c or d <= a, f"step {step} {node} overwrites %{value}"
+
+
+def test_a_leaf_of_another_shape_is_refused():
+    weight = Tensor(np.ones(3))
+    plan = plan_of(lambda x: x * weight, (3,), leaves=[weight])
+
+    with pytest.raises(ShapeError, match=r"got float32\[4\] for leaf"):
+        Executor(plan, [np.ones(4, F4)])
+
+
+def test_an_input_of_another_dtype_is_refused():
+    run = Executor(plan_of(lambda x: x + x, (3,)), [])
+
+    with pytest.raises(ShapeError, match=r"got float64\[3\] for input"):
+        run([np.ones(3)], [np.empty(3, F4)])
+
+
+def two_layers():
+    weights = [Tensor(np.ones((8, 8)) / 8) for _ in range(3)]
+    for weight in weights:
+        weight.attach_grad()
+
+    def function(x):
+        for weight in weights:
+            x = ops.tanh(x @ weight)
+        return ops.sum(x, axis=1)
+
+    graph = capture_gradient(function, [Spec((4, 8), F4)], weights, weights)
+    return make_plan(optimise(graph)), weights
+
+
+def test_segments_cover_the_plan_and_finish_each_slice_once():
+    plan, _ = two_layers()
+    read = {leaf: (i,) for i, leaf in enumerate(plan.graph.leaves)}
+    written = {out: (i,) for i, out in enumerate(plan.graph.outputs[1:])}
+
+    segments = cut(plan, read, written)
+
+    assert segments[0].start == 0
+    assert segments[-1].stop == len(plan.graph.nodes)
+    assert all(a.stop == b.start for a, b in zip(segments, segments[1:], strict=False))
+    assert [s for segment in segments for s in segment.final] == [2, 1, 0]
+    firsts = [segment.reads for segment in segments if segment.reads][:3]
+    assert [r[-1] for r in firsts] == [0, 1, 2]
+
+
+def test_a_run_in_segments_equals_a_run_in_one():
+    plan, weights = two_layers()
+    arrays = [np.ones((4, 8), F4), np.ones((), F4)]
+    results = []
+    for pieces in (False, True):
+        outs = [np.empty(plan.graph.specs[v].shape, F4) for v in plan.graph.outputs]
+        run = Executor(plan, [w.array for w in weights], dict(enumerate(outs)))
+        run.feed(arrays)
+        if pieces:
+            for step in range(len(plan.graph.nodes)):
+                run.run(step, step + 1)
+        else:
+            run.run()
+        results.append(outs)
+
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
