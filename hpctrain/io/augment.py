@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from hpctrain.errors import ConfigError, ShapeError
 
@@ -100,9 +101,11 @@ class RandomShift:
 
 
 def _shift(images: npt.NDArray[Any], down: Ids, right: Ids, most: int, fill: float) -> None:
-    k, rows, columns, _ = images.shape
-    edge = ((0, 0), (most, most), (most, most), (0, 0))
-    padded = np.pad(images, edge, constant_values=fill)
-    row = np.arange(rows) + most - down[:, None]
-    column = np.arange(columns) + most - right[:, None]
-    images[...] = padded[np.arange(k)[:, None, None], row[:, :, None], column[:, None, :]]
+    k, rows, columns, channels = images.shape
+    padded = np.full((k, rows + 2 * most, columns + 2 * most, channels), fill, images.dtype)
+    padded[:, most : most + rows, most : most + columns] = images
+    # Rows of pixels with all channels in one axis: each image is copied in long runs.
+    lines = padded.reshape(k, rows + 2 * most, -1)
+    windows = sliding_window_view(lines, (rows, columns * channels), axis=(1, 2))
+    chosen = windows[np.arange(k), most - down, (most - right) * channels]
+    images[...] = chosen.reshape(images.shape)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -201,7 +202,8 @@ class Records:
 def _groups(keys: Ids) -> Iterator[tuple[int, Ids]]:
     """Yield each distinct key with the positions where it stands."""
     order = np.argsort(keys, kind="stable")
-    cuts = np.flatnonzero(np.diff(keys[order])) + 1
-    for rows in np.split(order, cuts):
-        if rows.size:
-            yield int(keys[rows[0]]), rows
+    ordered = keys[order]
+    cuts = (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
+    for start, stop in pairwise([0, *cuts, len(keys)]):
+        if stop > start:
+            yield int(ordered[start]), order[start:stop]
