@@ -1,0 +1,20 @@
+"""The model zoo: small models with all their shapes known, and the workloads they make.
+
+Each module holds one model, a block with its sizes as arguments; the defaults are the sizes
+that the benchmark uses. Images and volumes are taken channels first unless told otherwise,
+are transposed once at the entry, and keep their channels last inside.
+"""
+
+from hpctrain.models.cosmo import Cosmo
+from hpctrain.models.gpt import GPT
+from hpctrain.models.lenet import LeNet
+from hpctrain.models.lstm import LSTMModel
+from hpctrain.models.mlp import MLP
+from hpctrain.models.registry import create, names
+from hpctrain.models.resnet import ResNet
+from hpctrain.models.workloads import Workload, workload
+
+__all__ = [
+    "GPT", "MLP", "Cosmo", "LSTMModel", "LeNet", "ResNet", "Workload", "create", "names",
+    "workload",
+]  # fmt: skip

@@ -1,0 +1,66 @@
+"""LeNet, with rectifiers, for images of digits."""
+
+from typing import Any
+
+from hpctrain import nn, ops
+from hpctrain.nn.conv import first_to_last
+
+__all__ = ["LeNet"]
+
+
+class LeNet(nn.HybridBlock):
+    """Two convolutions with pooling, and two dense layers.
+
+    Parameters
+    ----------
+    classes : int
+        Length of the output.
+    channels : int
+        Of the input.
+    size : int
+        Height and width of the input.
+    dropout : float
+        Share that is dropped before the last layer while training.
+    layout : {"NCHW", "NHWC"}
+        Of the input; one channel may also be left out, (N, H, W).
+
+    References
+    ----------
+    LeCun et al., "Gradient-based learning applied to document recognition", Proc. IEEE 86
+    (1998); the widths are those of MXNet's example.
+    """
+
+    def __init__(
+        self,
+        classes: int = 10,
+        channels: int = 1,
+        size: int = 28,
+        dropout: float = 0.0,
+        layout: str = "NCHW",
+        **names: Any,
+    ) -> None:
+        super().__init__(**names)
+        self._first = layout == "NCHW"
+        he = "msraprelu"
+        args: dict[str, Any] = {
+            "layout": "NHWC", "activation": "relu", "weight_initializer": he
+        }  # fmt: skip
+        side = ((size - 4) // 2 - 4) // 2
+        with self.name_scope():
+            self.conv1 = nn.Conv2D(20, 5, in_channels=channels, **args)
+            self.conv2 = nn.Conv2D(50, 5, in_channels=20, **args)
+            self.pool = nn.MaxPool2D(2, layout="NHWC")
+            width = 50 * side * side
+            self.hidden = nn.Dense(500, "relu", in_units=width, weight_initializer=he)
+            self.dropout = nn.Dropout(dropout)
+            self.output = nn.Dense(classes, in_units=500)
+
+    def forward(self, x: Any, *args: Any) -> Any:
+        """Return (N, classes) for images."""
+        if x.ndim == 3:
+            x = ops.expand_dims(x, -1)
+        elif self._first:
+            x = first_to_last(x)
+        x = self.pool(self.conv1(x))
+        x = self.pool(self.conv2(x))
+        return self.output(self.dropout(self.hidden(x)))

@@ -1,0 +1,134 @@
+"""Losses: one number for each sample.
+
+A loss is the mean over all axes but that of the batch, so that its size does not depend on
+the length of a sample; the mean over samples is left to whoever knows how many there are in
+the whole batch, on all ranks.
+"""
+
+from typing import Any
+
+from hpctrain import ops
+from hpctrain.errors import ShapeError
+from hpctrain.nn.hybrid import HybridBlock
+
+__all__ = [
+    "L1Loss", "L2Loss", "Loss", "MSELoss", "SigmoidBCELoss", "SigmoidBinaryCrossEntropyLoss",
+    "SoftmaxCELoss", "SoftmaxCrossEntropyLoss",
+]  # fmt: skip
+
+
+class Loss(HybridBlock):
+    """What all losses share.
+
+    Parameters
+    ----------
+    weight : float, optional
+        Factor on the loss.
+    batch_axis : int
+        The axis of the loss that counts samples.
+    """
+
+    def __init__(self, weight: float | None = None, batch_axis: int = 0, **names: Any) -> None:
+        super().__init__(**names)
+        self._weight, self._batch_axis = weight, batch_axis
+
+    def _described(self) -> str:
+        return f"batch_axis={self._batch_axis}, weight={self._weight}"
+
+    def forward(self, pred: Any, label: Any, sample_weight: Any = None, *args: Any) -> Any:
+        """Return the loss of each sample, shape (N,).
+
+        Parameters
+        ----------
+        pred : Tensor
+            What the model gives.
+        label : Tensor
+            What it ought to give.
+        sample_weight : Tensor, optional
+            Factors that broadcast against the loss of each element.
+        """
+        loss = self._elements(pred, label)
+        if sample_weight is not None:
+            loss = loss * sample_weight
+        if self._weight is not None:
+            loss = loss * self._weight
+        rest = tuple(a for a in range(loss.ndim) if a != self._batch_axis % loss.ndim)
+        return ops.mean(loss, rest) if rest else loss
+
+    def _elements(self, pred: Any, label: Any) -> Any:
+        """Return the loss of each element."""
+        raise NotImplementedError
+
+    def _alike(self, pred: Any, label: Any) -> Any:
+        """Return the label in the shape of the prediction."""
+        if pred.size != label.size:
+            raise ShapeError(
+                f"{self.name}: got labels of shape {label.shape} for predictions of shape "
+                f"{pred.shape}"
+            )
+        return label if label.shape == pred.shape else ops.reshape(label, pred.shape)
+
+
+class L2Loss(Loss):
+    """Half the square of the difference, as MXNet has it."""
+
+    def __init__(self, weight: float | None = 1.0, batch_axis: int = 0, **names: Any) -> None:
+        super().__init__(None if weight is None else weight / 2, batch_axis, **names)
+
+    def _elements(self, pred: Any, label: Any) -> Any:
+        return ops.square(pred - self._alike(pred, label))
+
+
+class MSELoss(Loss):
+    """The square of the difference."""
+
+    def _elements(self, pred: Any, label: Any) -> Any:
+        return ops.square(pred - self._alike(pred, label))
+
+
+class L1Loss(Loss):
+    """The absolute difference."""
+
+    def _elements(self, pred: Any, label: Any) -> Any:
+        return ops.abs(pred - self._alike(pred, label))
+
+
+class SoftmaxCrossEntropyLoss(Loss):
+    """Cross-entropy of the softmax over the last axis.
+
+    Parameters
+    ----------
+    sparse_label : bool
+        Whether labels are numbers of classes, of the shape of ``pred`` without its last axis;
+        otherwise probabilities of the shape of ``pred``.
+    weight, batch_axis
+        As in `Loss`.
+    """
+
+    def __init__(
+        self,
+        sparse_label: bool = True,
+        weight: float | None = None,
+        batch_axis: int = 0,
+        **names: Any,
+    ) -> None:
+        super().__init__(weight, batch_axis, **names)
+        self._sparse = sparse_label
+
+    def _elements(self, pred: Any, label: Any) -> Any:
+        if not self._sparse:
+            return ops.negative(ops.sum(ops.log_softmax(pred) * label, -1))
+        if label.dtype.kind == "f":
+            label = ops.cast(label, "int64")  # MXNet's labels are floats
+        return ops.softmax_cross_entropy(pred, label)
+
+
+class SigmoidBinaryCrossEntropyLoss(Loss):
+    """Cross-entropy of the sigmoid of each element, with labels from 0 to 1."""
+
+    def _elements(self, pred: Any, label: Any) -> Any:
+        return ops.softplus(pred) - pred * self._alike(pred, label)
+
+
+SoftmaxCELoss = SoftmaxCrossEntropyLoss
+SigmoidBCELoss = SigmoidBinaryCrossEntropyLoss
