@@ -140,7 +140,7 @@ class Loader:
         self._capacity = part(min(plan.batch, max(plan.n, 1)), 0, size).stop
         part(0, rank, size)  # refuses a rank outside the group
         self._engine = engine
-        self._dtype = dtype
+        self.dtype = dtype
         self._transform = transform
         # Files and caches serve one task at a time: every read writes this variable.
         self._files = engine.variable("records") if engine else None
@@ -207,7 +207,7 @@ class Loader:
     def _new_slot(self) -> _Slot:
         self.buffer_sets += 1
         variable = self._engine.variable(f"batch {self.buffer_sets}") if self._engine else None
-        return _Slot(self.records.buffers(self._capacity, self._dtype), variable)
+        return _Slot(self.records.buffers(self._capacity, self.dtype), variable)
 
     def _fill(self, arrays: Arrays, ids: Ids, epoch: int) -> None:
         self.records.read(ids, arrays)

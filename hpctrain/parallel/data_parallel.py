@@ -19,6 +19,7 @@ from hpctrain import backend
 from hpctrain.autograd import Spec
 from hpctrain.comm.group import Group
 from hpctrain.engine import Engine
+from hpctrain.graph.plan import Plan
 from hpctrain.graph.segments import Segment
 from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.bound import BoundStep
@@ -107,6 +108,10 @@ class DataParallel:
             final = [s for segment in self._bound[key].segments for s in segment.final]
             order = [*self._empty, *(s for s in final if s != 0), 0]
             self._order = [int(s) for s in self.group.bcast_obj(order, 0)]
+
+    def plan_of_first_shape(self) -> Plan:
+        """Return the plan that `prepare` made first."""
+        return next(iter(self._bound.values())).plan
 
     def step(self, work: Work) -> int:
         """Push one step and return its number, for `result`."""

@@ -23,8 +23,8 @@ class Report:
     ----------
     world : World
     console : Console
-    steps, epochs : int
-        Steps of an epoch, and how many epochs (or steps in all) are to be done.
+    total : int
+        Steps to be done in all.
     records : RecordWriter or None
         Rank 0's metrics file.
     """
@@ -33,13 +33,11 @@ class Report:
         self,
         world: World,
         console: Console,
-        steps: int,
         total: int,
         records: RecordWriter | None = None,
     ) -> None:
         self._world = world
         self._console = console
-        self._steps = steps
         self._total = total
         self._records = records
         self._data_s = 0.0

@@ -1,6 +1,5 @@
 """Checkpoints of a run: copied on the copy lane and written on the io lane by rank 0."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from hpctrain.comm.world import World
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.train import checkpoint
 from hpctrain.train.position import Position
+from hpctrain.train.rundir import RunDir
 
 __all__ = ["Saver"]
 
@@ -21,10 +21,8 @@ class Saver:
     ----------
     step : DataParallel
     world : World
-    root : Path or None
-        Directory of the checkpoints, on rank 0; None saves nothing.
-    origin : Path or None
-        Checkpoint to begin from where ``root`` has none.
+    run : RunDir or None
+        On rank 0; None, as on the other ranks, saves nothing.
     keep : int
         How many checkpoints stay.
     about : dict
@@ -35,16 +33,14 @@ class Saver:
         self,
         step: DataParallel,
         world: World,
-        root: Path | None,
-        origin: Path | None = None,
+        run: RunDir | None,
         keep: int = 3,
         about: dict[str, Any] | None = None,
     ) -> None:
         self.step = step
         self.world = world
         self.last_values: dict[str, float] = {}
-        self._root = root
-        self._origin = origin
+        self._run = run
         self._keep = keep
         self._about = about or {}
         self._snapshot = step.engine.variable("snapshot")
@@ -68,15 +64,11 @@ class Saver:
 
     def _find(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Load on rank 0 what there is, and put it in place."""
-        if self.world.rank or self._root is None:
+        restored = None if self._run is None else self._run.restore()
+        if self._run is None or restored is None:
             return None
-        restored = checkpoint.restore(self._root)
-        if restored is not None:
-            arrays, state = restored[1:]
-        elif self._origin is not None:
-            arrays, state = checkpoint.load(self._origin)
-        else:
-            return None
+        _, arrays, state = restored
+        self._run.rewind(state["position"]["step"])
         own = {n: a for n, a in arrays.items() if not n.startswith("ranks/")}
         self.step.state.load(own)
         return arrays, state
@@ -97,11 +89,11 @@ class Saver:
     def save(self, at: Position, values: dict[str, float] | None = None) -> None:
         """Save the state as it is now; collective, and training may go on at once."""
         arrays = self.step.state.gathered(self.world.control)
-        if self.world.rank or self._root is None:
+        if self._run is None:
             return
         self.last_values = values or self.last_values
         state = {"position": at.plain(), "values": self.last_values, **self._about}
-        root, number = self._root, at.step
+        root, number = self._run.checkpoints, at.step
         copies: dict[str, Any] = {}
 
         def copy() -> None:

@@ -163,7 +163,7 @@ class Trainer:
         if not math.isfinite(result.loss_sum):
             raise NumericError(
                 f"training: the loss is {result.loss_sum} at step {number + 1}, needed a "
-                "finite number; lower optim.lr, clip by optim.clip_norm, or look for bad records"
+                "finite number; lower optim.lr, set optim.clip_norm, or look for bad records"
             )
         self.at.add(result.loss_sum, result.correct, result.count)
         if self.at.step % self.settings.log_every == 0:

@@ -1,0 +1,165 @@
+"""From a configuration to the parts of a run. The only place that knows both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend, models, nn, optim
+from hpctrain.autograd import Spec, Tensor
+from hpctrain.comm.guard import agreed
+from hpctrain.comm.world import World
+from hpctrain.config import Config
+from hpctrain.engine import Engine
+from hpctrain.errors import ConfigError, HpctrainError
+from hpctrain.io import Loader, Plan, RandomShift, Records, open_records, refuse
+from hpctrain.parallel.program import Objective, count_correct
+
+__all__ = ["Data", "loader", "objective", "open_data", "optimizer", "schedule"]
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The records of a run."""
+
+    train: Records
+    test: Records
+
+
+def open_data(config: Config, world: World) -> Data:
+    """Open and check the records; collective.
+
+    Raises
+    ------
+    DataError
+        On all ranks, naming every damaged file.
+    ConfigError
+        If the batch is smaller than the number of ranks.
+    """
+    if config.data.batch < world.size:
+        raise ConfigError(
+            f"data.batch: got {config.data.batch} records for {world.size} ranks, needed at "
+            "least one for each; raise data.batch or start fewer ranks"
+        )
+
+    def opened(path: str) -> Records:
+        return open_records(
+            path,
+            inputs=config.data.inputs,
+            targets=config.data.targets,
+            cache_bytes=config.data.cache_mib * MIB,
+        )
+
+    data = agreed(
+        world.control, lambda: Data(opened(config.data.train), opened(config.data.test))
+    )
+    if config.data.verify:
+        found = agreed(
+            world.control,
+            lambda: [
+                p for r in (data.train, data.test) for p in r.verify(world.rank, world.size)
+            ],
+        )
+        rows = world.control.allgather_obj(found)
+        refuse(sorted({problem for row in rows for problem in row}))
+    return data
+
+
+def loader(
+    config: Config, records: Records, world: World, engine: Engine, training: bool
+) -> Loader:
+    """Make the loader of this rank."""
+    batch = config.data.batch if training else config.data.test_batch
+    plan = Plan(
+        records.n,
+        max(1, min(batch, records.n)),
+        config.run.seed,
+        records.grain,
+        records.window,
+        shuffle=training,
+    )
+    shift = config.data.shift if training else 0
+    return Loader(
+        records,
+        plan,
+        world.rank,
+        world.size,
+        engine if config.data.prefetch else None,
+        max(1, config.data.prefetch),
+        config.device.precision,
+        RandomShift(shift, config.run.seed) if shift else None,
+    )
+
+
+def objective(
+    config: Config, loader: Loader, device: backend.Device
+) -> tuple[nn.Block, Objective]:
+    """Make the model, initialised, and what is to be made small.
+
+    Raises
+    ------
+    ConfigError
+        If the model does not take the records of ``loader``.
+    """
+    net = models.create(config.model.name, **config.model.args)
+    net.initialize(ctx=device, seed=config.run.seed)
+    if config.device.precision != "float32":
+        net.cast(config.device.precision)
+    classes = config.loss.name == "softmax_cross_entropy"
+    loss = nn.SoftmaxCrossEntropyLoss() if classes else nn.MSELoss()
+    goal = Objective(net, loss, count_correct if classes else None)
+    inputs, targets = (
+        [Tensor(np.zeros(s.shape, s.dtype), device=device) for s in specs]
+        for specs in batch_specs(loader, 1)
+    )
+    try:
+        net.complete_shapes(*inputs)
+        goal(inputs, targets)
+    except HpctrainError as error:
+        shapes = ", ".join(str(t.spec) for t in (*inputs, *targets))
+        raise ConfigError(
+            f"model {config.model.name}: does not take a batch of {shapes}: {error}; change "
+            "[model], [loss] or [data]"
+        ) from error
+    return net, goal
+
+
+def batch_specs(loader: Loader, count: int) -> tuple[Sequence[Spec], Sequence[Spec]]:
+    """Return the specs of inputs and targets of a batch of ``count`` records."""
+    records = loader.records
+    buffers = records.buffers(count, loader.dtype)
+    return tuple(
+        [Spec.of(buffers[field.name]) for field in fields]
+        for fields in (records.inputs, records.targets)
+    )  # type: ignore[return-value]
+
+
+def optimizer(config: Config) -> optim.Optimizer:
+    """Make the optimizer."""
+    o = config.optim
+    shared: dict[str, Any] = {"lr": o.lr, "weight_decay": o.weight_decay}
+    if o.name == "sgd":
+        return optim.SGD(momentum=o.momentum, nesterov=o.nesterov, **shared)
+    kind = optim.Adam if o.name == "adam" else optim.AdamW
+    return kind(beta1=o.beta1, beta2=o.beta2, epsilon=o.eps, **shared)
+
+
+def schedule(config: Config, steps_per_epoch: int) -> optim.Schedule:
+    """Make the learning-rate schedule; the configuration counts in epochs, this in steps."""
+    o = config.optim
+    warmup = round(o.warmup * steps_per_epoch)
+    total = config.run.epochs * steps_per_epoch
+    if config.run.max_steps:
+        total = min(total, config.run.max_steps)
+    shared: dict[str, Any] = {"base_lr": o.lr, "warmup_steps": warmup}
+    if o.schedule == "constant":
+        return optim.Constant(**shared)
+    if o.schedule == "step":
+        return optim.Factor(
+            every=o.step_every * steps_per_epoch, factor=o.step_factor, **shared
+        )
+    final = o.lr * o.final_lr_fraction
+    return optim.Cosine(total_steps=max(total, warmup + 1), final_lr=final, **shared)

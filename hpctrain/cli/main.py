@@ -1,0 +1,66 @@
+"""Find the subcommand, and load its module only then."""
+
+import importlib
+from collections.abc import Sequence
+
+from hpctrain import __version__
+from hpctrain.errors import HpctrainError
+
+__all__ = ["COMMANDS", "main"]
+
+# name: (module, what it does, whether it needs MPI)
+COMMANDS = {
+    "train": ("hpctrain.cli.train", "train a model (the default)", True),
+    "selfcheck": ("hpctrain.cli.selfcheck", "compare training on P ranks with 1 rank", True),
+    "bench": ("hpctrain.cli.bench", "time the training step of a workload", True),
+    "config": ("hpctrain.cli.config", "write or show a configuration", False),
+    "data": ("hpctrain.cli.data", "look at data files, or check them", False),
+}
+
+_HEAD = """hpctrain {version}: neural-network training over MPI
+
+  mpirun -n 8 python -m hpctrain                     train the default model
+  mpirun -n 8 python -m hpctrain train run.toml --optim.lr 0.1
+  python -m hpctrain config init > run.toml          a configuration to start from
+
+commands (each has --help):
+"""
+
+
+def usage() -> str:
+    """Return the text of ``--help``."""
+    rows = [f"  {name:<10} {what}" for name, (_, what, _) in COMMANDS.items()]
+    return _HEAD.format(version=__version__) + "\n".join(rows)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        Without the program's name. What begins with no command is ``train``.
+
+    Returns
+    -------
+    int
+        0 done, 1 failed, 2 bad input found before anything was done, 75 stopped early with a
+        checkpoint, 86 numbers no longer finite, 130 interrupted.
+    """
+    words = list(argv)
+    if words[:1] in (["-h"], ["--help"], ["help"]):
+        print(usage())
+        return 0
+    if words[:1] == ["--version"]:
+        print(f"hpctrain {__version__}")
+        return 0
+    name = words.pop(0) if words and words[0] in COMMANDS else "train"
+    module, _, needs_mpi = COMMANDS[name]
+    run = importlib.import_module(module).run
+    if needs_mpi and not {"-h", "--help"}.intersection(words):
+        return int(run(words))  # errors are the business of all ranks: see comm.guard
+    try:
+        return int(run(words))
+    except HpctrainError as error:
+        print(f"hpctrain: {error}")
+        return error.exit_code

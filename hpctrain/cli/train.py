@@ -1,0 +1,224 @@
+"""``train``: a run, from the configuration to its last checkpoint."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from hpctrain import backend, engine
+from hpctrain.cli import build
+from hpctrain.cli.threads import limit_threads
+from hpctrain.comm import guard
+from hpctrain.comm.agree import agree
+from hpctrain.comm.world import World, start
+from hpctrain.config import NOT_COUNTED, Config, digest, help_text, load, split, to_toml
+from hpctrain.errors import ConfigError, HpctrainError
+from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.evaluate import Evaluator
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.work import Options
+from hpctrain.trace import Recorder
+from hpctrain.train.console import Console
+from hpctrain.train.metrics import RecordWriter
+from hpctrain.train.profile import Profile, parse_steps
+from hpctrain.train.report import Report
+from hpctrain.train.rundir import RunDir, versions
+from hpctrain.train.saver import Saver
+from hpctrain.train.signals import EXIT_STOPPED, StopFlag, time_left
+from hpctrain.train.trainer import Outcome, Settings, Trainer
+
+__all__ = ["run"]
+
+LANES = {"compute": 1, "comm": 1, "io": 2, "copy": 1}
+
+
+def run(argv: Sequence[str]) -> int:
+    """Train as the command line says; collective over all ranks that were started."""
+    if {"-h", "--help"}.intersection(argv):
+        print(help_text())
+        return 0
+    with start() as world:
+        config = guard.agreed(world.control, lambda: _configured(argv))
+        outcome = _train(config, world)
+        if not outcome.finished:
+            world.guard.leave(EXIT_STOPPED)
+    return 0
+
+
+def _configured(argv: Sequence[str]) -> Config:
+    words, flags = split(argv)
+    config = load(words, flags, os.environ)[0]
+    if config.parallel.pipeline * config.parallel.tensor != 1:
+        raise ConfigError(
+            f"parallel: got pipeline {config.parallel.pipeline} and tensor "
+            f"{config.parallel.tensor}, but only data parallelism is there; leave both at 1"
+        )
+    return config
+
+
+def _train(config: Config, world: World) -> Outcome:
+    threads, cores = limit_threads(world, config.device.threads)
+    device = backend.choose(config.device.kind, world.local_rank)
+    data = build.open_data(config, world)
+    with ExitStack() as stack:
+        run_dir = _run_dir(config, world, stack)
+        recorder = Recorder(enabled=False)
+        lanes = stack.enter_context(
+            engine.create(
+                config.device.engine,
+                LANES,
+                recorder=recorder,
+                on_failure=lambda error: _end_all(error, world),
+            )
+        )
+        train = build.loader(config, data.train, world, lanes, training=True)
+        test = build.loader(config, data.test, world, lanes, training=False)
+        step = _step(config, world, lanes, train, (device, cores))
+        console = stack.enter_context(Console(world.rank, log=run_dir.log if run_dir else None))
+        console.facts(f"hpctrain: run {config.run.name}", _banner(world, step, train, threads))
+        saver = Saver(
+            step,
+            world,
+            run_dir,
+            config.run.keep,
+            {"optimizer": step.optimizer.describe(), "schedule": step.schedule.describe()},
+        )
+        records = stack.enter_context(RecordWriter(run_dir.metrics)) if run_dir else None
+        trainer = Trainer(
+            step,
+            Evaluator(step.objective, step.state),
+            train,
+            test,
+            world,
+            saver,
+            Report(world, console, _total(config, train), records),
+            Profile(
+                parse_steps(config.run.profile),
+                recorder,
+                lanes,
+                world,
+                run_dir.trace / "trace.json" if run_dir else None,
+            ),
+            _settings(config),
+        )
+        stop_file = run_dir.stop_file if run_dir else None
+        limit = time_left(config.run.time_limit, os.environ)
+        with StopFlag(stop_file, limit) as stop:
+            outcome = trainer.fit(stop)
+        _tell(console, run_dir, outcome, stop.reason)
+        return outcome
+
+
+def _end_all(error: BaseException, world: World) -> None:
+    """End all ranks when a task fails on this one; a single rank raises it where it waits."""
+    cause = error.__cause__
+    if world.size > 1:
+        world.guard.fail(cause if isinstance(cause, HpctrainError) else error, "engine")
+
+
+def _run_dir(config: Config, world: World, stack: ExitStack) -> Any:
+    """Open the run directory on rank 0; the others, and a dry run, have none."""
+
+    def opened() -> RunDir | None:
+        if world.rank or config.run.dry_run:
+            return None
+        found = RunDir.open(
+            config.run.dir,
+            config.run.name,
+            to_toml(config),
+            digest(config),
+            config.run.resume,
+            NOT_COUNTED,
+        )
+        stack.enter_context(found)
+        found.describe(
+            [sys.executable, *sys.orig_argv[1:]], {**versions(), "mpi": world.library}
+        )
+        return found
+
+    return guard.agreed(world.control, opened)
+
+
+def _step(
+    config: Config, world: World, lanes: engine.Engine, loader: Any, place: tuple[Any, float]
+) -> DataParallel:
+    """Build the model and the training step, the same on every rank."""
+    device, cores = place
+    net, goal = guard.agreed(world.control, lambda: build.objective(config, loader, device))
+    optimizer = build.optimizer(config)
+    state = ModelState(
+        net.collect_params(), optimizer, round(config.exchange.slice_mib * build.MIB)
+    )
+    agree(world.control, _facts(config, state))
+    state.broadcast(world.control)
+    overlap = config.exchange.overlap
+    options = Options(
+        # A communication thread spins while it waits, which pays only on a core of its own.
+        overlap=cores > 1 if overlap == "auto" else overlap == "on",
+        clip_norm=config.optim.clip_norm,
+    )
+    schedule = build.schedule(config, loader.plan.steps)
+    step = DataParallel(goal, state, optimizer, schedule, lanes, world.group, options)
+    share = -(-loader.plan.batch // world.size) if world.rank < loader.plan.batch else 0
+    step.prepare(*build.batch_specs(loader, max(1, share)))
+    return step
+
+
+def _facts(config: Config, state: ModelState) -> dict[str, str]:
+    """Collect what must be equal on all ranks."""
+    facts = {f"version of {name}": value for name, value in versions().items()}
+    lines = to_toml(config).splitlines()
+    section = ""
+    for line in lines:
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            facts[f"{section}.{name.strip()}"] = value.strip()
+    return {**facts, **state.facts(), "parameters at the start": state.digest()}
+
+
+def _total(config: Config, loader: Any) -> int:
+    total = config.run.epochs * loader.plan.steps
+    return min(total, config.run.max_steps) if config.run.max_steps else total
+
+
+def _settings(config: Config) -> Settings:
+    run_ = config.run
+    return Settings(
+        epochs=run_.epochs,
+        max_steps=1 if run_.dry_run else run_.max_steps,
+        log_every=run_.log_every,
+        checkpoint_every=run_.checkpoint_every,
+    )
+
+
+def _banner(world: World, step: DataParallel, loader: Any, threads: int) -> dict[str, Any]:
+    plan = step.plan_of_first_shape()
+    return {
+        "ranks": f"{world.size} on {len(world.hosts)} host(s), {world.library}",
+        "device": f"{step.state.device}, {threads} thread(s) a rank",
+        "parameters": sum(step.state.flat.sizes),
+        "memory plan": f"{plan.arena_bytes / 2**20:.1f} MiB a rank for activations "
+        f"({plan.naive_bytes / 2**20:.1f} without sharing)",
+        "records": loader.records.n,
+        "batch": f"{loader.plan.batch} over all ranks, {loader.plan.steps} steps an epoch",
+        "exchange": f"{len(step.state.flat.slices)} slice(s), "
+        f"{'overlapping' if step.options.overlap else 'after the backward pass'}"
+        if world.size > 1
+        else None,
+    }
+
+
+def _tell(console: Console, run_dir: Any, outcome: Outcome, reason: str) -> None:
+    """Say how the run ended, and write it down."""
+    if not outcome.finished:
+        why = reason or "another rank's wish"
+        console.line(f"stopped ({why}), state saved; the same command goes on from here")
+        return
+    values = {name.replace("_", " "): f"{v:.4f}" for name, v in outcome.values.items()}
+    if run_dir:
+        run_dir.finish(outcome.values)
+        values["run directory"] = str(run_dir.path)
+    console.facts("done", values)
