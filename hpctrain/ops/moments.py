@@ -1,0 +1,205 @@
+"""Normalisation kernels: few passes, in blocks that stay in cache, with long inner loops.
+
+Dimension key: M rows, C channels. For statistics over rows, rows are folded side by side to
+about a thousand elements (see `hpctrain.ops.blocks`), and every vector of C is repeated over
+such a wide row.
+
+Variances are means of squared deviations from the mean (two passes): the difference of the
+mean square and the squared mean loses all digits where the mean is large.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpctrain.autograd import Spec
+from hpctrain.ops.blocks import BLOCK, row_spec, spans
+
+__all__ = [
+    "batch_normalise", "batch_pull_back", "batch_scratch", "layer_normalise",
+    "layer_pull_back", "layer_scratch", "rescale",
+]  # fmt: skip
+
+
+def batch_scratch(x: Spec, vectors: int) -> list[Spec]:
+    """Return the specs of one block and of ``vectors`` wide rows."""
+    wide = row_spec(x, x.shape[-1])
+    return [x.with_shape((max(BLOCK, wide.size),)), *[wide] * vectors]
+
+
+def batch_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> None:
+    """Write y, mean and var from (x, gamma, beta): statistics of each channel."""
+    (x, gamma, beta), (y, mean, var) = ins, outs
+    block, wide, total, part = scratch
+    _start(total)
+    for (rows,) in _wide(xp, [x], wide):
+        _accumulate(xp, rows, total, part)
+    _mean_of(xp, total, x, mean)
+    _repeat(wide, mean)
+    _start(total)
+    for rows, out in _wide(xp, [x, y], wide):
+        square = block[: rows.size].reshape(rows.shape)
+        xp.subtract(rows, wide[: rows.shape[1]], out=out)
+        xp.multiply(out, out, out=square)
+        _accumulate(xp, square, total, part)
+    _mean_of(xp, total, x, var)
+    scale = part[: var.size]
+    _rstd(xp, var, eps, scale)
+    xp.multiply(scale, gamma, out=scale)
+    _repeat(wide, scale)
+    _repeat(total, beta)
+    for (out,) in _wide(xp, [y], wide):
+        xp.multiply(out, wide[: out.shape[1]], out=out)
+        xp.add(out, total[: out.shape[1]], out=out)
+
+
+def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> None:
+    """Write dx, dgamma and dbeta from (dy, x, gamma, mean, var).
+
+    dx = gamma rstd (dy - mean(dy) - xhat mean(dy xhat)) = a dy + b (x - mean) + c.
+    """
+    (dy, x, gamma, mean, var), (dx, dgamma, dbeta) = ins, outs
+    block, wide, total, part, other = scratch
+    rstd = block[: var.size]
+    _repeat(wide, mean)
+    _start(total)
+    _start(other)
+    for rows, pulled in _wide(xp, [x, dy], wide):
+        product = block[: rows.size].reshape(rows.shape)
+        xp.subtract(rows, wide[: rows.shape[1]], out=product)
+        xp.multiply(product, pulled, out=product)
+        _accumulate(xp, product, total, part)
+        _accumulate(xp, pulled, other, part)
+    _sum_of(xp, total, dgamma)
+    _sum_of(xp, other, dbeta)
+    _rstd(xp, var, eps, rstd)
+    xp.multiply(dgamma, rstd, out=dgamma)
+    a, b, c = total, part, other
+    count = max(1, x.size // max(1, mean.size))
+    first = gamma * rstd
+    _repeat(b, first * rstd * dgamma * (-1 / count))
+    _repeat(c, first * dbeta * (-1 / count))
+    _repeat(a, first)
+    for rows, pulled, out in _wide(xp, [x, dy, dx], wide):
+        width, term = rows.shape[1], block[: rows.size].reshape(rows.shape)
+        xp.subtract(rows, wide[:width], out=out)
+        xp.multiply(out, b[:width], out=out)
+        xp.multiply(pulled, a[:width], out=term)
+        xp.add(term, c[:width], out=term)
+        xp.add(out, term, out=out)
+
+
+def rescale(xp: Any, ins: Any, y: Any, scratch: Any) -> None:
+    """Write y from (x, scale, shift), one of each for each channel, in one pass."""
+    x, scale, shift = ins
+    wide, other = scratch
+    _repeat(wide, scale)
+    _repeat(other, shift)
+    for rows, out in _wide(xp, [x, y], wide):
+        xp.multiply(rows, wide[: rows.shape[1]], out=out)
+        xp.add(out, other[: rows.shape[1]], out=out)
+
+
+def layer_scratch(x: Spec, count: int) -> list[Spec]:
+    """Return the specs of ``count`` blocks of whole rows, and of two vectors of C."""
+    block = x.with_shape((max(BLOCK, x.shape[-1]),))
+    return [block] * count + [x.with_shape(x.shape[-1:])] * 2
+
+
+def layer_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> None:
+    """Write y, mean and rstd from (x, gamma, beta): statistics of each row."""
+    (x, gamma, beta), (y, mean, rstd) = ins, outs
+    for rows, out, m, r in _rows(xp, [x, y], [mean, rstd]):
+        square = scratch[0][: rows.size].reshape(rows.shape)
+        _row_mean(xp, rows, m)
+        xp.subtract(rows, m, out=out)
+        xp.multiply(out, out, out=square)
+        _row_mean(xp, square, r)
+        _rstd(xp, r, eps, r)
+        xp.multiply(out, r, out=out)
+        xp.multiply(out, gamma, out=out)
+        xp.add(out, beta, out=out)
+
+
+def layer_pull_back(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
+    """Write dx, dgamma and dbeta from (dy, x, gamma, mean, rstd).
+
+    dx = rstd (h - mean(h) - xhat mean(h xhat)), h = gamma dy, means of each row.
+    """
+    (dy, x, gamma, mean, rstd), (dx, dgamma, dbeta) = ins, outs
+    first, second, part, _ = scratch
+    dgamma[...] = 0
+    dbeta[...] = 0
+    for pulled, rows, out, m, r in _rows(xp, [dy, x, dx], [mean, rstd]):
+        hat, term = (s[: rows.size].reshape(rows.shape) for s in (first, second))
+        xp.subtract(rows, m, out=hat)
+        xp.multiply(hat, r, out=hat)
+        xp.multiply(pulled, hat, out=term)
+        _accumulate(xp, term, dgamma, part)
+        _accumulate(xp, pulled, dbeta, part)
+        xp.multiply(pulled, gamma, out=out)
+        xp.multiply(out, hat, out=term)
+        xp.multiply(hat, xp.mean(term, axis=1, keepdims=True), out=hat)
+        xp.subtract(out, xp.mean(out, axis=1, keepdims=True), out=out)
+        xp.subtract(out, hat, out=out)
+        xp.multiply(out, r, out=out)
+
+
+def _wide(xp: Any, arrays: Sequence[Any], wide: Any) -> Iterator[list[Any]]:
+    """Cut arrays (..., C) into blocks of rows as wide as ``wide``, and what is left, (r, C)."""
+    channels, width = arrays[0].shape[-1], wide.size
+    flat = [a.reshape(-1) for a in arrays]
+    cut = flat[0].size // width * width if width else 0
+    step = max(1, BLOCK // max(1, width)) if xp is np else cut
+    for some in spans(cut // max(1, width), step):
+        yield [f[:cut].reshape(-1, width)[some] for f in flat]
+    if cut < flat[0].size:
+        yield [f[cut:].reshape(-1, channels) for f in flat]
+
+
+def _rows(xp: Any, arrays: Sequence[Any], vectors: Sequence[Any]) -> Iterator[list[Any]]:
+    """Cut arrays (..., C) into blocks (m, C), and vectors (...) into (m, 1)."""
+    channels = arrays[0].shape[-1]
+    flat = [a.reshape(-1, channels) for a in arrays] if channels else []
+    count = flat[0].shape[0] if flat else 0
+    step = max(1, BLOCK // max(1, channels)) if xp is np else max(1, count)
+    for some in spans(count, step):
+        yield [f[some] for f in flat] + [v.reshape(-1, 1)[some] for v in vectors]
+
+
+def _start(total: Any) -> None:
+    total[...] = 0
+
+
+def _repeat(wide: Any, vector: Any) -> None:
+    wide.reshape(-1, vector.size)[...] = vector
+
+
+def _accumulate(xp: Any, rows: Any, total: Any, part: Any) -> None:
+    """Add the sum of ``rows`` to ``total``: sums of sums lose fewer digits than a long sum."""
+    width = rows.shape[1]
+    xp.add.reduce(rows, axis=0, out=part[:width])
+    xp.add(total[:width], part[:width], out=total[:width])
+
+
+def _sum_of(xp: Any, total: Any, out: Any) -> None:
+    """Add up the channels that lie side by side in a wide row."""
+    xp.add.reduce(total.reshape(-1, out.size), axis=0, out=out)
+
+
+def _mean_of(xp: Any, total: Any, x: Any, out: Any) -> None:
+    _sum_of(xp, total, out)
+    xp.multiply(out, out.dtype.type(out.size / max(1, x.size)), out=out)
+
+
+def _row_mean(xp: Any, rows: Any, out: Any) -> None:
+    xp.add.reduce(rows, axis=1, keepdims=True, out=out)
+    xp.multiply(out, out.dtype.type(1 / rows.shape[1]), out=out)
+
+
+def _rstd(xp: Any, var: Any, eps: float, out: Any) -> None:
+    """Write one over the standard deviation."""
+    xp.add(var, var.dtype.type(eps), out=out)
+    xp.sqrt(out, out=out)
+    xp.reciprocal(out, out=out)

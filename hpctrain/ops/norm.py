@@ -1,0 +1,263 @@
+"""Batch and layer normalisation; the kernels are in `hpctrain.ops.moments`.
+
+Both normalise groups of elements to mean 0 and variance 1, and scale and shift each channel
+(last axis) by ``gamma`` and ``beta``. A group is a channel of the whole batch, or a row.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
+from hpctrain.errors import ShapeError
+from hpctrain.ops.blocks import row_spec
+from hpctrain.ops.moments import (
+    batch_normalise,
+    batch_pull_back,
+    batch_scratch,
+    layer_normalise,
+    layer_pull_back,
+    layer_scratch,
+    rescale,
+)
+
+__all__ = ["batch_norm", "batch_norm_inference", "layer_norm"]
+
+
+def batch_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> tuple[Any, Any, Any]:
+    """Normalise each channel with its own statistics, as in training.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., C)
+    gamma, beta : Tensor, shape (C,), same dtype
+        Scale and shift.
+    eps : float
+        Added to the variance.
+
+    Returns
+    -------
+    y : Tensor, shape of ``x``
+    mean, var : Tensor, shape (C,)
+        Statistics over all axes but the last; the variance is the biased one.
+
+    References
+    ----------
+    Ioffe and Szegedy, "Batch normalization", Proc. ICML (2015) 448-456.
+    """
+    x = as_tensor(x)
+    vectors = (as_tensor(gamma, like=x), as_tensor(beta, like=x))
+    return apply("batch_norm", x, *vectors, eps=float(eps))
+
+
+def batch_norm_inference(
+    x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float = 1e-5
+) -> Any:
+    """Normalise each channel with given statistics.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., C)
+    gamma, beta, mean, var : Tensor, shape (C,), same dtype
+    eps : float
+
+    Returns
+    -------
+    Tensor, shape of ``x``
+    """
+    x = as_tensor(x)
+    gamma, beta, mean, var = (as_tensor(v, like=x) for v in (gamma, beta, mean, var))
+    rstd = apply("rsqrt", apply("add", var, as_tensor(float(eps), like=var)))
+    scale = apply("multiply", gamma, rstd)
+    shift = apply("subtract", beta, apply("multiply", mean, scale))
+    return apply("rescale", x, scale, shift)
+
+
+def layer_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> tuple[Any, Any, Any]:
+    """Normalise each row, along the last axis.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., C)
+    gamma, beta : Tensor, shape (C,), same dtype
+    eps : float
+
+    Returns
+    -------
+    y : Tensor, shape of ``x``
+    mean, rstd : Tensor, shape (...)
+        Mean of each row, and one over the root of its variance plus ``eps``.
+
+    References
+    ----------
+    Ba, Kiros and Hinton, "Layer normalization", arXiv:1607.06450 (2016).
+    """
+    x = as_tensor(x)
+    vectors = (as_tensor(gamma, like=x), as_tensor(beta, like=x))
+    return apply("layer_norm", x, *vectors, eps=float(eps))
+
+
+def _check(where: str, x: Spec, vectors: Sequence[Spec]) -> None:
+    fits = [v == Spec(x.shape[-1:], x.dtype) for v in vectors]
+    if x.ndim < 2 or x.dtype.kind != "f" or not all(fits):
+        got = ", ".join(map(str, vectors))
+        raise ShapeError(
+            f"{where}: got {x} with {got}, needed floats (..., C) and vectors of C of one dtype"
+        )
+
+
+def _batch_infer(specs: Sequence[Spec], *, eps: float) -> list[Spec]:
+    x, gamma, beta = specs
+    _check("batch_norm", x, [gamma, beta])
+    return [x, gamma, gamma]
+
+
+def _batch_kernel(xp: Any, ins: Any, outs: Any, scratch: Any, *, eps: float) -> None:
+    batch_normalise(xp, ins, outs, eps, scratch)
+
+
+def _batch_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> list[Any]:
+    (x, gamma, _), (_, mean, var), (dy, dmean, dvar) = inputs, outputs, cotangents
+    dx = dgamma = dbeta = None
+    if dy is not None:
+        dx, dgamma, dbeta = apply("batch_norm_grad", dy, x, gamma, mean, var, eps=eps)
+    share = 1.0 / max(1, math.prod(x.shape[:-1]))
+    for term in (
+        None if dmean is None else dmean * share,
+        None if dvar is None else (x - mean) * (dvar * (2 * share)),
+    ):
+        if term is not None:
+            wide = apply("broadcast_to", term, shape=x.shape)
+            dx = wide if dx is None else apply("add", dx, wide)
+    return [dx, dgamma, dbeta]
+
+
+def _grad_infer(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
+    dy, x, gamma = specs[:3]
+    if dy != x:
+        raise ShapeError(f"norm gradient: got a cotangent {dy} for {x}")
+    return [x, gamma, gamma]
+
+
+def _batch_grad_kernel(xp: Any, ins: Any, outs: Any, scratch: Any, *, eps: float) -> None:
+    batch_pull_back(xp, ins, outs, eps, scratch)
+
+
+def _batch_grad_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> list[Any]:
+    _, x, _, mean, var = inputs
+    rstd = apply("rsqrt", var + eps)
+    axes = tuple(range(x.ndim - 1))
+    ddy, dx, dgamma = _second(inputs[:3], cotangents, (mean, rstd), axes)
+    # mean and var are functions of x, and what flows through them is already in dx
+    return [ddy, dx, dgamma, None, None]
+
+
+def _second(inputs: Any, cotangents: Any, moments: Any, axes: tuple[int, ...]) -> Any:
+    """Differentiate (dx, dgamma, dbeta) with respect to (dy, x, gamma).
+
+    With h = gamma dy, xhat = (x - mean) rstd, E the mean over a group:
+    dx = rstd P h, where P h = h - E[h] - xhat E[h xhat] is symmetric in h.
+    """
+    (dy, x, gamma), (u, v, w), (mean, rstd) = inputs, cotangents, moments
+    axis = x.ndim - 1
+    hat, h = (x - mean) * rstd, dy * gamma
+    ddy = dx = to_gamma = to_hat = None
+
+    def average(t: Any) -> Any:
+        return apply("mean", t, axis=axes, keepdims=True)
+
+    def project(t: Any) -> Any:
+        return (t - average(t) - hat * average(t * hat)) * rstd
+
+    if u is not None:
+        pulled = project(u)
+        ddy = gamma * pulled
+        to_gamma = apply("sum", dy * pulled, axis=tuple(range(axis)), keepdims=False)
+        to_hat = -(u * average(h * hat) + h * average(u * hat)) * rstd
+        dx = -(hat * rstd) * average(u * project(h))
+    if v is not None:
+        ddy = _plus(ddy, hat * v)
+        to_hat = _plus(to_hat, dy * v)
+    if w is not None:
+        ddy = _plus(ddy, apply("broadcast_to", w, shape=x.shape))
+    if to_hat is not None:
+        dx = _plus(dx, project(to_hat))
+    return ddy, dx, to_gamma
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return b if a is None else a + b
+
+
+def _rescale_infer(specs: Sequence[Spec]) -> list[Spec]:
+    _check("rescale", specs[0], specs[1:])
+    return [specs[0]]
+
+
+def _rescale_kernel(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
+    rescale(xp, ins, outs[0], scratch)
+
+
+def _rescale_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+    x, scale, _ = inputs
+    (dy,) = cotangents
+    axes = tuple(range(x.ndim - 1))
+    return [
+        lambda: apply("multiply", dy, scale),
+        lambda: apply("sum", apply("multiply", dy, x), axis=axes, keepdims=False),
+        lambda: apply("sum", dy, axis=axes, keepdims=False),
+    ]
+
+
+def _layer_infer(specs: Sequence[Spec], *, eps: float) -> list[Spec]:
+    x, gamma, beta = specs
+    _check("layer_norm", x, [gamma, beta])
+    rows = x.with_shape(x.shape[:-1])
+    return [x, rows, rows]
+
+
+def _layer_kernel(xp: Any, ins: Any, outs: Any, scratch: Any, *, eps: float) -> None:
+    layer_normalise(xp, ins, outs, eps, scratch)
+
+
+def _layer_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> list[Any]:
+    (x, gamma, _), (_, mean, rstd), (dy, dmean, drstd) = inputs, outputs, cotangents
+    dx = dgamma = dbeta = None
+    if dy is not None:
+        dx, dgamma, dbeta = apply("layer_norm_grad", dy, x, gamma, mean, rstd)
+    share = 1.0 / x.shape[-1]
+    if dmean is not None:
+        wide = apply("broadcast_to", _column(dmean * share), shape=x.shape)
+        dx = _plus(dx, wide)
+    if drstd is not None:
+        cube = apply("multiply", rstd, apply("square", rstd))
+        dx = _plus(dx, (x - _column(mean)) * _column(drstd * cube * -share))
+    return [dx, dgamma, dbeta]
+
+
+def _column(rows: Any) -> Any:
+    return apply("reshape", rows, shape=(*rows.shape, 1))
+
+
+def _layer_grad_kernel(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
+    layer_pull_back(xp, ins, outs, scratch)
+
+
+def _layer_grad_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+    _, x, _, mean, rstd = inputs
+    ddy, dx, dgamma = _second(
+        inputs[:3], cotangents, (_column(mean), _column(rstd)), (x.ndim - 1,)
+    )
+    return [ddy, dx, dgamma, None, None]
+
+
+register(Primitive("batch_norm", "normalize", _batch_infer, _batch_kernel, _batch_vjp,
+                   scratch=lambda s, **_: batch_scratch(s[0], 3)))  # fmt: skip
+register(Primitive("batch_norm_grad", "normalize", _grad_infer, _batch_grad_kernel,
+                   _batch_grad_vjp, scratch=lambda s, **_: batch_scratch(s[1], 4)))  # fmt: skip
+register(Primitive("rescale", "normalize", _rescale_infer, _rescale_kernel, _rescale_vjp,
+                   scratch=lambda s: [row_spec(s[0], s[0].shape[-1])] * 2))  # fmt: skip
+register(Primitive("layer_norm", "normalize", _layer_infer, _layer_kernel, _layer_vjp,
+                   scratch=lambda s, **_: layer_scratch(s[0], 1)))  # fmt: skip
+register(Primitive("layer_norm_grad", "normalize", _grad_infer, _layer_grad_kernel,
+                   _layer_grad_vjp, scratch=lambda s: layer_scratch(s[1], 2)))  # fmt: skip
