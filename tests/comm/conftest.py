@@ -19,6 +19,13 @@ LIMIT_S = 60  # for what should take two seconds, on a machine that is busy
 OUTER = ("PMI", "HYD", "MPI_LOCAL", "OMPI_", "PRTE_", "SLURM_")
 SETTINGS = ("OMPI_ALLOW", "OMPI_MCA", "PRTE_MCA")
 
+# Open MPI's launcher hides its own settings from the ranks, so a second one needs them again.
+ROOM = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
 
 @pytest.fixture
 def world():
@@ -46,6 +53,15 @@ def group(request, comm):
         yield made
 
 
+def outside():
+    """The environment without what a launcher put there: the next one must not join its run."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(SETTINGS) or not name.startswith(OUTER)
+    }
+
+
 @dataclass
 class Ended:
     """What a launch came to."""
@@ -63,12 +79,6 @@ class Launch:
         self.folder = folder
         path = folder / "script.py"
         path.write_text(PROLOGUE + textwrap.dedent(script))
-        # Started from a rank, a launcher must not take itself for a part of that run.
-        environ = {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(SETTINGS) or not name.startswith(OUTER)
-        }
         beside = Path(sys.executable).with_name("mpirun")
         mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
         self.started = time.monotonic()
@@ -78,7 +88,7 @@ class Launch:
             stderr=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env=environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env=outside() | ROOM,
         )
 
     def ready(self, ranks):
@@ -121,6 +131,12 @@ def work(world):  # what the others do meanwhile
         time.sleep(0.01)
 
 """
+
+
+@pytest.fixture
+def environ():
+    """An environment that no launcher has touched."""
+    return outside()
 
 
 @pytest.fixture

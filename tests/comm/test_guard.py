@@ -170,6 +170,22 @@ def test_the_traceback_of_a_check_is_that_of_the_rank_that_failed(launch):
 
 @serial
 @slow
+def test_a_wrapper_script_hides_no_error(launch):
+    script = """
+        with start() as world:
+            if world.rank == 1:
+                raise RuntimeError("no such luck")
+            work(world)
+    """
+    ended = launch(2, script, ("sh", "-c", '"$0" "$@"; code=$?; exit $code')).end()
+
+    assert ended.code != 0
+    assert ended.err.count("RuntimeError: no such luck") == 1
+    assert ended.err.count("[rank 1 @") == 1
+
+
+@serial
+@slow
 def test_a_killed_rank_ends_all(launch):
     launched = launch(3, "world = start(); ready(world.rank); work(world)")
     pids = launched.ready(3)

@@ -59,9 +59,9 @@ def test_messages_of_training_and_control_never_meet(unwatched):
 
 @pytest.mark.serial
 @pytest.mark.parametrize("tasks", ["2", "4"])
-def test_copies_of_a_single_rank_end_with_a_sentence(tasks):
+def test_copies_of_a_single_rank_end_with_a_sentence(environ, tasks):
     script = "from hpctrain.comm.world import start\nstart()\n"
-    environ = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": tasks, "PATH": "/usr/bin:/bin"}
+    environ |= {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": tasks}
 
     ended = subprocess.run(
         [sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60
