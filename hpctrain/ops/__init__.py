@@ -17,7 +17,7 @@ Shapes follow NumPy's conventions; images and sequences have their channels last
 that index are int64 or int32; comparisons give bool.
 """
 
-from hpctrain.ops.activations import relu
+from hpctrain.ops.activations import gelu, leaky_relu, relu, sigmoid, silu, softplus, tanh
 from hpctrain.ops.compare import (
     clip,
     equal,
@@ -32,6 +32,7 @@ from hpctrain.ops.compare import (
     not_equal,
     where,
 )
+from hpctrain.ops.cross_entropy import softmax_cross_entropy
 from hpctrain.ops.elementwise import (
     add,
     cast,
@@ -45,6 +46,8 @@ from hpctrain.ops.elementwise import (
     subtract,
     zeros_like,
 )
+from hpctrain.ops.erf import erf
+from hpctrain.ops.gather import embedding, one_hot, pick, take
 from hpctrain.ops.linalg import dense, matmul
 from hpctrain.ops.movement import (
     broadcast_to,
@@ -57,9 +60,10 @@ from hpctrain.ops.movement import (
     tile,
     transpose,
 )
+from hpctrain.ops.random import advance, dropout
 from hpctrain.ops.reduce import argmax, max, mean, min, sum, sum_to
 from hpctrain.ops.slicing import concat, pad, slice, split, stack
-from hpctrain.ops.softmax import softmax_cross_entropy
+from hpctrain.ops.softmax import log_softmax, logsumexp, softmax
 from hpctrain.ops.unary import (
     abs,
     exp,
@@ -77,6 +81,7 @@ from hpctrain.ops.unary import (
 __all__ = [
     "abs",
     "add",
+    "advance",
     "argmax",
     "broadcast_to",
     "cast",
@@ -84,23 +89,30 @@ __all__ = [
     "concat",
     "dense",
     "divide",
+    "dropout",
+    "embedding",
     "equal",
+    "erf",
     "exp",
     "expand_dims",
     "expm1",
     "flatten",
     "flip",
+    "gelu",
     "greater",
     "greater_equal",
     "identity",
     "isfinite",
+    "leaky_relu",
     "less",
     "less_equal",
     "log",
     "log1p",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
+    "logsumexp",
     "matmul",
     "max",
     "maximum",
@@ -110,17 +122,23 @@ __all__ = [
     "multiply",
     "negative",
     "not_equal",
+    "one_hot",
     "ones_like",
     "pad",
+    "pick",
     "power",
     "reciprocal",
     "relu",
     "repeat",
     "reshape",
     "rsqrt",
+    "sigmoid",
     "sign",
+    "silu",
     "slice",
+    "softmax",
     "softmax_cross_entropy",
+    "softplus",
     "split",
     "sqrt",
     "square",
@@ -129,6 +147,8 @@ __all__ = [
     "subtract",
     "sum",
     "sum_to",
+    "take",
+    "tanh",
     "tile",
     "transpose",
     "where",

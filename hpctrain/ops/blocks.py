@@ -18,8 +18,8 @@ import numpy as np
 from hpctrain.autograd import Spec
 
 __all__ = [
-    "BLOCK", "WIDE", "add_row", "block_spec", "chunks", "fold", "row_spec", "rows_per_block",
-    "spans", "sum_rows", "tile", "with_row",
+    "BLOCK", "WIDE", "add_row", "block_spec", "chunks", "fold", "room", "row_block_rows",
+    "row_blocks", "row_spec", "rows_per_block", "spans", "sum_rows", "tile", "with_row",
 ]  # fmt: skip
 
 BLOCK = 16384  # elements: three float32 arrays of it fill a fifth of a 1 MiB level-2 cache
@@ -85,6 +85,30 @@ def _keys(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     for i in range(shape[0]):
         for rest in _keys(shape[1:]):
             yield (i, *rest)
+
+
+def row_block_rows(shape: Sequence[int]) -> int:
+    """Return how many rows `row_blocks` takes at once of an array seen as rows."""
+    width = shape[-1] if shape else 1
+    rows = math.prod(shape) // max(width, 1)
+    return min(rows_per_block(width, 2 * BLOCK), rows)
+
+
+def row_blocks(xp: Any, *arrays: Any) -> Iterator[list[Any]]:
+    """Cut arrays of equally many rows, the first axis, into blocks of about 2 `BLOCK`.
+
+    The first array, of shape (rows, width) or (rows, ...), says how wide a row is.
+    """
+    rows, width = arrays[0].shape[0], math.prod(arrays[0].shape[1:])
+    step = rows_per_block(width, 2 * BLOCK) if xp is np else max(rows, 1)
+    return ([a[span] for a in arrays] for span in spans(rows, step))
+
+
+def room(xp: Any, x: Any, scratch: Any) -> Any:
+    """Return room for the elements of the block ``x``: scratch, or on a GPU a new array."""
+    if xp is not np:
+        return xp.empty(x.shape, scratch.dtype)
+    return scratch[: x.size].reshape(x.shape)
 
 
 def fold(x: Any, width: int) -> tuple[Any, Any]:

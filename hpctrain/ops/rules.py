@@ -9,8 +9,8 @@ from hpctrain.autograd import Spec, Tensor, apply, as_tensor
 from hpctrain.errors import ShapeError
 
 __all__ = [
-    "axes_of", "axis_of", "broadcast_shapes", "differentiable", "fit", "floating", "names",
-    "need", "same_spec", "tensors",
+    "axes_of", "axis_of", "broadcast_shapes", "check_ids", "differentiable", "fit",
+    "floating", "names", "need", "same_spec", "tensors",
 ]  # fmt: skip
 
 
@@ -80,3 +80,10 @@ def fit(cotangent: Any, like: Any) -> Any:
     if cotangent.dtype != like.dtype:
         cotangent = apply("cast", cotangent, dtype=like.dtype.name)
     return cotangent
+
+
+def check_ids(xp: Any, where: str, ids: Any, limit: int) -> None:
+    """Raise if an index is out of range; not on a GPU, where looking would block."""
+    if xp is np and ids.size and (ids.min() < 0 or ids.max() >= limit):
+        bad = ids[(ids < 0) | (ids >= limit)].flat[0]
+        raise ShapeError(f"{where}: got index {bad}, needed 0 to {limit - 1}")

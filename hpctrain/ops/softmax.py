@@ -1,162 +1,180 @@
-"""Softmax, its logarithm, and the cross entropy of both fused.
+"""Softmax, its logarithm, and logsumexp, along any axis, in blocks that stay in cache.
 
-Rows of logits are taken in blocks that stay in cache. Dimension key: R rows, C classes.
+Dimension key: A what lies before the axis, C the axis, B what lies behind it (left out if 1).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from hpctrain.autograd import Primitive, Spec, apply, register
-from hpctrain.errors import ShapeError
-from hpctrain.ops.blocks import BLOCK, rows_per_block, spans
-from hpctrain.ops.rules import floating, need, tensors
+from hpctrain.ops.blocks import BLOCK, room, row_blocks, rows_per_block
+from hpctrain.ops.rules import axis_of, floating, need, tensors
 
-__all__ = ["softmax_cross_entropy"]
-
-
-def _rows(xp: Any, *arrays: Any) -> Any:
-    """Cut arrays of shape (R, ...) with equally many rows into blocks of rows."""
-    rows, width = arrays[0].shape
-    step = rows_per_block(width, 2 * BLOCK) if xp is np else max(rows, 1)
-    return ([a[span] for a in arrays] for span in spans(rows, step))
+__all__ = ["log_softmax", "logsumexp", "softmax"]
 
 
-def _block(xp: Any, x: Any, scratch: Any) -> Any:
-    """Return room for the elements of the block ``x``: scratch, or on a GPU a new array."""
-    return scratch[: x.size].reshape(x.shape) if xp is np else xp.empty(x.shape, scratch.dtype)
+def _folded(x: Any, axis: int) -> Any:
+    """Return ``x`` in the shape (A, C, B), or (A, C) where the axis is the last one."""
+    lead, behind = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    return x.reshape((lead, x.shape[axis]) + ((behind,) if behind != 1 else ()))
 
 
-def _row_scratch(specs: Sequence[Spec], **_: Any) -> list[Spec]:
+def _infer(name: str) -> Callable[..., Sequence[Spec]]:
+    def infer(specs: Sequence[Spec], axis: int) -> list[Spec]:
+        fits = len(set(specs)) == 1 and 0 <= axis < specs[0].ndim and specs[0].shape[axis] > 0
+        need(fits, name, specs, f"an axis {axis} of at least one element, and equal specs")
+        return [floating(name, specs[0])]
+
+    return infer
+
+
+def _scratch(specs: Sequence[Spec], axis: int) -> list[Spec]:
+    """Return room for one block, and for one number for each of its rows."""
     x = specs[0]
-    width = x.shape[-1] if x.ndim else 1
-    rows = min(rows_per_block(width, 2 * BLOCK), x.size // max(width, 1))
-    return [x.with_shape((rows * width,))]
+    behind = math.prod(x.shape[axis + 1 :])
+    rows = min(rows_per_block(x.shape[axis] * behind, 2 * BLOCK), math.prod(x.shape[:axis]))
+    return [x.with_shape((rows * x.shape[axis] * behind,)), x.with_shape((rows * behind,))]
 
 
-def _xent_infer(specs: Sequence[Spec]) -> list[Spec]:
-    logits, labels = specs
-    floating("softmax_cross_entropy", logits)
-    fits = logits.ndim and labels.shape == logits.shape[:-1] and labels.dtype.kind in "iu"
-    need(bool(fits), "softmax_cross_entropy", specs, "whole-number labels, one for each row")
-    return [logits.with_shape(labels.shape)] * 2
+def _kernel(function: Callable[..., None]) -> Callable[..., None]:
+    """Run ``function(xp, *ins, out, e, m)`` on blocks: e a whole block, m a number a row."""
+
+    def kernel(xp: Any, ins: Any, outs: Any, scratch: Any, axis: int) -> None:
+        for parts in row_blocks(xp, *(_folded(x, axis) for x in (*ins, *outs))):
+            e = room(xp, parts[0], scratch[0])
+            m = room(xp, parts[0][:, :1], scratch[1])
+            function(xp, *parts, e, m)
+
+    return kernel
 
 
-def check_ids(xp: Any, where: str, ids: Any, limit: int) -> None:
-    """Raise if an index is out of range; not on a GPU, where looking would block."""
-    if xp is np and ids.size and (ids.min() < 0 or ids.max() >= limit):
-        bad = ids[(ids < 0) | (ids >= limit)].flat[0]
-        raise ShapeError(f"{where}: got index {bad}, needed 0 to {limit - 1}")
+def _softmax(xp: Any, x: Any, y: Any, e: Any, m: Any) -> None:
+    xp.max(x, axis=1, out=m, keepdims=True)
+    # Without the maximum exp would overflow.
+    xp.subtract(x, m, out=y)
+    xp.exp(y, out=y)
+    xp.add.reduce(y, axis=1, out=m, keepdims=True)
+    xp.reciprocal(m, out=m)
+    xp.multiply(y, m, out=y)
 
 
-def _xent(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
-    logits, labels = ins
-    check_ids(xp, "softmax_cross_entropy", labels, logits.shape[-1])
-    flat = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    results = outs[0].reshape(-1), outs[1].reshape(-1)
-    for x, label, loss, total in _rows(xp, *flat, *results):
-        e = _block(xp, x, scratch[0])
-        xp.max(x, axis=1, out=loss)
-        # Without the maximum exp would overflow.
-        xp.subtract(x, loss[:, None], out=e)
-        xp.exp(e, out=e)
-        xp.add.reduce(e, axis=1, out=total)
-        xp.log(total, out=total)
-        total += loss
-        xp.subtract(total, x[xp.arange(len(label)), label], out=loss)
+def _softmax_grad(xp: Any, y: Any, dy: Any, dx: Any, e: Any, m: Any) -> None:
+    xp.multiply(y, dy, out=e)
+    xp.add.reduce(e, axis=1, out=m, keepdims=True)
+    xp.subtract(dy, m, out=e)
+    xp.multiply(e, y, out=dx)
 
 
-def _xent_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
-    logits, labels = inputs
-    dloss, dtotal = given
-
-    def dlogits() -> Any:
-        parts = []
-        if dloss is not None:
-            parts.append(apply("softmax_cross_entropy_grad", logits, labels, outputs[1], dloss))
-        if dtotal is not None:
-            column = (*labels.shape, 1)
-            p = apply("exp", logits - outputs[1].reshape(column))
-            parts.append(p * dtotal.reshape(column))
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
-
-    return [dlogits, None]
+def _log_softmax(xp: Any, x: Any, y: Any, e: Any, m: Any) -> None:
+    xp.max(x, axis=1, out=m, keepdims=True)
+    xp.subtract(x, m, out=y)
+    xp.exp(y, out=e)
+    xp.add.reduce(e, axis=1, out=m, keepdims=True)
+    xp.log(m, out=m)
+    xp.subtract(y, m, out=y)
 
 
-def _xent_grad_infer(specs: Sequence[Spec]) -> list[Spec]:
-    logits, labels, total, dloss = specs
-    fits = labels.shape == total.shape == dloss.shape == logits.shape[:-1]
-    need(fits, "softmax_cross_entropy_grad", specs, "one label, sum and cotangent a row")
-    return [logits]
+def _log_softmax_grad(xp: Any, y: Any, dy: Any, dx: Any, e: Any, m: Any) -> None:
+    xp.add.reduce(dy, axis=1, out=m, keepdims=True)
+    xp.exp(y, out=e)
+    xp.multiply(e, m, out=e)
+    xp.subtract(dy, e, out=dx)
 
 
-def _xent_grad(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
-    """Write ``(softmax(logits) - one_hot(labels)) * dloss``."""
-    classes = ins[0].shape[-1]
-    vectors = (v.reshape(-1) for v in ins[1:])
-    for x, out, label, total, g in _rows(
-        xp, ins[0].reshape(-1, classes), outs[0].reshape(-1, classes), *vectors
-    ):
-        xp.subtract(x, total[:, None], out=out)
-        xp.exp(out, out=out)
-        xp.multiply(out, g[:, None], out=out)
-        out[xp.arange(len(label)), label] -= g
+def _sum(x: Any, axis: int) -> Any:
+    return apply("sum", x, axis=(axis,), keepdims=True)
 
 
-def _xent_grad_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
-    logits, labels, total, dloss = inputs
-    u, column = given[0], (*labels.shape, 1)
-    last = (logits.ndim - 1,)
-
-    def inner() -> Any:
-        p = apply("exp", logits - total.reshape(column))
-        return p * u * dloss.reshape(column)
-
-    def by_dloss() -> Any:
-        p = apply("exp", logits - total.reshape(column))
-        return apply("sum", p * u, axis=last, keepdims=False) - apply("pick", u, labels)
-
+def _softmax_grad_vjp(inputs: Any, outputs: Any, given: Any, axis: int) -> list[Any]:
+    y, dy = inputs
+    u = given[0]
     return [
-        inner,
-        None,
-        lambda: -apply("sum", inner(), axis=last, keepdims=False),
-        by_dloss,
+        lambda: u * (dy - _sum(y * dy, axis)) - dy * _sum(u * y, axis),
+        lambda: apply("softmax_grad", y, u, axis=axis),
     ]
 
 
+def _log_softmax_grad_vjp(inputs: Any, outputs: Any, given: Any, axis: int) -> list[Any]:
+    y, dy = inputs
+    u = given[0]
+    return [
+        lambda: -(u * apply("exp", y) * _sum(dy, axis)),
+        lambda: u - _sum(u * apply("exp", y), axis),
+    ]
+
+
+for _name, _function, _gradient, _second in (
+    ("softmax", _softmax, _softmax_grad, _softmax_grad_vjp),
+    ("log_softmax", _log_softmax, _log_softmax_grad, _log_softmax_grad_vjp),
+):
+
+    def _vjp(i: Any, o: Any, g: Any, axis: int, name: str = f"{_name}_grad") -> list[Any]:
+        return [apply(name, o[0], g[0], axis=axis)]
+
+    register(
+        Primitive(
+            _name, "normalize", _infer(_name), _kernel(_function), _vjp,
+            scratch=_scratch, inplace=((0, 0),),
+        )
+    )  # fmt: skip
+    register(
+        Primitive(
+            f"{_name}_grad", "normalize", _infer(f"{_name}_grad"), _kernel(_gradient), _second,
+            scratch=_scratch, inplace=((0, 0), (1, 0)),
+        )
+    )  # fmt: skip
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    """Return ``exp(x) / sum(exp(x))`` along ``axis``, for any ``x`` without overflow."""
+    (x,) = tensors(x)
+    return apply("softmax", x, axis=axis_of("softmax", axis, x.ndim))
+
+
+def log_softmax(x: Any, axis: int = -1) -> Any:
+    """Return ``x - log(sum(exp(x)))`` along ``axis``, exact where softmax would be 0."""
+    (x,) = tensors(x)
+    return apply("log_softmax", x, axis=axis_of("log_softmax", axis, x.ndim))
+
+
+# Logsumexp
+
+
+def _logsumexp_infer(specs: Sequence[Spec], axis: int) -> list[Spec]:
+    (x,) = _infer("logsumexp")(specs, axis)
+    return [x.with_shape(x.shape[:axis] + x.shape[axis + 1 :])]
+
+
+def _logsumexp(xp: Any, ins: Any, outs: Any, scratch: Any, axis: int) -> None:
+    x = _folded(ins[0], axis)
+    for part, y in row_blocks(xp, x, outs[0].reshape(x.shape[:1] + x.shape[2:])):
+        e, m = room(xp, part, scratch[0]), room(xp, part[:, :1], scratch[1])
+        xp.max(part, axis=1, out=m, keepdims=True)
+        xp.subtract(part, m, out=e)
+        xp.exp(e, out=e)
+        xp.add.reduce(e, axis=1, out=y)
+        xp.log(y, out=y)
+        xp.add(y, m[:, 0], out=y)
+
+
+def _logsumexp_vjp(inputs: Any, outputs: Any, given: Any, axis: int) -> list[Any]:
+    x = inputs[0]
+    column = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    p = apply("exp", x - outputs[0].reshape(column))
+    return [p * given[0].reshape(column)]
+
+
 register(
     Primitive(
-        "softmax_cross_entropy", "reduce", _xent_infer, _xent, _xent_vjp, scratch=_row_scratch
+        "logsumexp", "reduce", _logsumexp_infer, _logsumexp, _logsumexp_vjp, scratch=_scratch
     )
 )
-register(
-    Primitive(
-        "softmax_cross_entropy_grad", "elementwise", _xent_grad_infer, _xent_grad,
-        _xent_grad_vjp, inplace=((0, 0),),
-    )
-)  # fmt: skip
 
 
-def softmax_cross_entropy(logits: Any, labels: Any) -> Any:
-    """Return the cross entropy of softmax(logits) and the labels, one number for each row.
-
-    Parameters
-    ----------
-    logits : array_like, shape (..., C), floating
-    labels : array_like, shape (...), whole numbers from 0 to C - 1
-
-    Returns
-    -------
-    Tensor, shape (...)
-
-    Raises
-    ------
-    ShapeError
-        If shapes or dtypes do not fit, or (on CPUs) a label is out of range.
-
-    Notes
-    -----
-    Kept for the gradient: the logits and one number for each row, not the probabilities.
-    """
-    return apply("softmax_cross_entropy", *tensors(logits, labels))[0]
+def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
+    """Return ``log(sum(exp(x)))`` along ``axis``, for any ``x`` without overflow."""
+    (x,) = tensors(x)
+    axis = axis_of("logsumexp", axis, x.ndim)
+    y = apply("logsumexp", x, axis=axis)
+    return y.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :]) if keepdims else y
