@@ -1,0 +1,133 @@
+"""``selfcheck``: training on P ranks must give what training on one rank gives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend, engine, models, optim
+from hpctrain.cli.arguments import call
+from hpctrain.cli.threads import limit_threads
+from hpctrain.comm.group import Group
+from hpctrain.comm.world import World, start
+from hpctrain.io.sampler import part
+from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.program import Objective, count_correct
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.work import Options, Work
+
+__all__ = ["CASES", "Case", "run"]
+
+LIMIT = 1e-10  # largest relative difference in float64
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row: a small model, an optimizer, and how gradients are exchanged."""
+
+    name: str
+    workload: str
+    sizes: dict[str, Any]
+    optimizer: optim.Optimizer
+    options: Options = field(default_factory=Options)
+    slice_bytes: int = 4096
+
+
+_MLP = {"inputs": 12, "hidden": (16, 16), "classes": 5}
+_GPT = {"vocab": 17, "width": 16, "heads": 2, "depth": 2, "steps": 6}
+_SGD = optim.SGD(momentum=0.9, weight_decay=1e-3)
+CASES = (
+    Case("mlp, sgd", "mlp", _MLP, _SGD),
+    Case("mlp, sgd, overlap off", "mlp", _MLP, _SGD, Options(overlap=False)),
+    Case("mlp, adam", "mlp", _MLP, optim.Adam()),
+    Case("mlp, clipped", "mlp", _MLP, _SGD, Options(clip_norm=0.1)),
+    Case("lenet with dropout", "lenet", {"size": 16, "dropout": 0.5}, _SGD),
+    Case("lstm", "lstm", {"vocab": 11, "width": 8, "steps": 5}, _SGD),
+    Case("gpt, adamw", "gpt", _GPT, optim.AdamW(weight_decay=0.1)),
+    Case("cosmo", "cosmo", {"size": 8, "channels": (2, 3, 4, 5)}, _SGD),
+)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Compare, print a table, and return 1 if anything differs; collective."""
+    return int(call({"run": check}, ["run", *argv], "selfcheck"))
+
+
+def check(steps: int = 5, batch: int = 13) -> int:
+    """Train small models in float64 on all ranks and on one, with the same global batches.
+
+    Args:
+        steps: steps to train.
+        batch: samples of a global batch; it need not be a multiple of the ranks.
+    """
+    with start() as world:
+        limit_threads(world, 0)
+        alone = world.control.split(world.rank)
+        if world.rank == 0:
+            print(f"{steps} steps on {world.size} rank(s) against 1, float64")
+            print(f"{'case':<24}{'parameters':>12}{'loss':>12}{'replicas':>10}")
+        failed = sum(_row(case, world, alone, steps, batch) for case in CASES)
+        if world.rank == 0:
+            print("PASS" if not failed else f"FAIL: {failed} of {len(CASES)}", flush=True)
+        alone.free()
+    return 1 if failed else 0
+
+
+def _row(case: Case, world: World, alone: Group, steps: int, batch: int) -> bool:
+    """Check one case, print its row, and return whether it failed: the same on all ranks."""
+    many, losses = _trained(case, world.group, steps, batch)
+    one, expected = _trained(case, alone, steps, batch)
+    scale = max(float(np.abs(one).max()), 1e-300)
+    found = np.array([
+        float(np.abs(many - one).max()) / scale,
+        max(abs(a - b) / max(abs(b), 1e-300) for a, b in zip(losses, expected, strict=True)),
+    ])  # fmt: skip
+    world.control.allreduce(found, "max")
+    lowest, highest = many.copy(), many.copy()
+    world.control.allreduce(lowest, "min")
+    world.control.allreduce(highest, "max")
+    equal = bool((lowest == highest).all())
+    good = bool((found < LIMIT).all()) and equal
+    if world.rank == 0:
+        replicas = "equal" if equal else "differ"
+        row = f"{case.name:<24}{found[0]:>12.1e}{found[1]:>12.1e}{replicas:>10}"
+        print(f"{row}  {'PASS' if good else 'FAIL'}", flush=True)
+    return not good
+
+
+def _trained(
+    case: Case, group: Group, steps: int, batch: int
+) -> tuple[np.ndarray, list[float]]:
+    """Train a case on the ranks of ``group``; return parameters and losses."""
+    work = models.workload(case.workload, batch, **case.sizes)
+    work.net.initialize(ctx=backend.CPU, seed=1)
+    work.net.cast("float64")
+    state = ModelState(work.net.collect_params(), case.optimizer, case.slice_bytes)
+    goal = Objective(work.net, work.loss, None if case.workload == "cosmo" else count_correct)
+    rng = np.random.default_rng(7)
+    mine = part(batch, group.rank, group.size)
+    losses = []
+    with engine.create() as lanes:
+        schedule = optim.Cosine(base_lr=0.05, total_steps=steps + 1)
+        trainer = DataParallel(
+            goal, state, case.optimizer, schedule, lanes, group, case.options
+        )
+        for number in range(steps):
+            whole = work.make(rng)
+            arrays = [_share(a, mine, work.batch_axis) for a in whole]
+            count = mine.stop - mine.start
+            piece = Work((arrays[0],), (arrays[1],), count, batch, mine.start)
+            if number == 0:
+                trainer.prepare(*piece.specs())
+            losses.append(trainer.result(trainer.step(piece)).loss)
+        lanes.wait_all()
+    return backend.to_host(state.flat.weights).copy(), losses
+
+
+def _share(array: np.ndarray, mine: slice, axis: int) -> np.ndarray:
+    if array.dtype == np.float32:
+        array = array.astype(np.float64)
+    if axis >= array.ndim:
+        axis = 0
+    return np.ascontiguousarray(array[(slice(None),) * axis + (mine,)])
