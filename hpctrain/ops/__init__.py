@@ -18,6 +18,7 @@ that index are int64 or int32; comparisons give bool.
 """
 
 from hpctrain.ops.activations import gelu, leaky_relu, relu, sigmoid, silu, softplus, tanh
+from hpctrain.ops.attention import attention, self_attention
 from hpctrain.ops.compare import (
     clip,
     equal,
@@ -32,6 +33,7 @@ from hpctrain.ops.compare import (
     not_equal,
     where,
 )
+from hpctrain.ops.conv import conv, conv_transpose
 from hpctrain.ops.cross_entropy import softmax_cross_entropy
 from hpctrain.ops.elementwise import (
     add,
@@ -60,7 +62,10 @@ from hpctrain.ops.movement import (
     tile,
     transpose,
 )
+from hpctrain.ops.norm import batch_norm, batch_norm_inference, layer_norm
+from hpctrain.ops.pool import avg_pool, global_mean, max_pool
 from hpctrain.ops.random import advance, dropout
+from hpctrain.ops.recurrent import gru, lstm
 from hpctrain.ops.reduce import argmax, max, mean, min, sum, sum_to
 from hpctrain.ops.slicing import concat, pad, slice, split, stack
 from hpctrain.ops.softmax import log_softmax, logsumexp, softmax
@@ -83,10 +88,16 @@ __all__ = [
     "add",
     "advance",
     "argmax",
+    "attention",
+    "avg_pool",
+    "batch_norm",
+    "batch_norm_inference",
     "broadcast_to",
     "cast",
     "clip",
     "concat",
+    "conv",
+    "conv_transpose",
     "dense",
     "divide",
     "dropout",
@@ -99,10 +110,13 @@ __all__ = [
     "flatten",
     "flip",
     "gelu",
+    "global_mean",
     "greater",
     "greater_equal",
+    "gru",
     "identity",
     "isfinite",
+    "layer_norm",
     "leaky_relu",
     "less",
     "less_equal",
@@ -113,8 +127,10 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logsumexp",
+    "lstm",
     "matmul",
     "max",
+    "max_pool",
     "maximum",
     "mean",
     "min",
@@ -132,6 +148,7 @@ __all__ = [
     "repeat",
     "reshape",
     "rsqrt",
+    "self_attention",
     "sigmoid",
     "sign",
     "silu",
