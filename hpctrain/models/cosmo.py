@@ -33,7 +33,7 @@ class Cosmo(nn.HybridBlock):
     Mathuriya et al., "CosmoFlow: using deep learning to learn the universe at scale", SC 2018.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (its sizes)
         self,
         outputs: int = 4,
         channels: Sequence[int] = (4, 16, 32, 64),
@@ -41,9 +41,9 @@ class Cosmo(nn.HybridBlock):
         hidden: int = 128,
         slope: float = 0.3,
         layout: str = "NCDHW",
-        **names: Any,
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(**names)
+        super().__init__(prefix)
         self._first = layout == "NCDHW"
         he = nn.initializer.MSRAPrelu(slope=slope)
         with self.name_scope():

@@ -11,8 +11,8 @@ __all__ = ["GPT"]
 class TransformerBlock(nn.HybridBlock):
     """Attention and a dense layer of four times the width, each on normalised input."""
 
-    def __init__(self, width: int, heads: int, depth: int, **names: Any) -> None:
-        super().__init__(**names)
+    def __init__(self, width: int, heads: int, depth: int, prefix: str | None = None) -> None:
+        super().__init__(prefix)
         normal = nn.initializer.Normal(0.02)
         # 2 depth branches are added up: this keeps their sum as large as one
         branch = nn.initializer.Normal(0.02 / (2 * depth) ** 0.5)
@@ -63,9 +63,9 @@ class GPT(nn.HybridBlock):
         heads: int = 4,
         depth: int = 4,
         steps: int = 128,
-        **names: Any,
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(**names)
+        super().__init__(prefix)
         normal = nn.initializer.Normal(0.02)
         with self.name_scope():
             self.tokens = nn.Embedding(vocab, width, weight_initializer=normal)

@@ -37,9 +37,9 @@ class LeNet(nn.HybridBlock):
         size: int = 28,
         dropout: float = 0.0,
         layout: str = "NCHW",
-        **names: Any,
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(**names)
+        super().__init__(prefix)
         self._first = layout == "NCHW"
         he = "msraprelu"
         args: dict[str, Any] = {

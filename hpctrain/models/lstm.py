@@ -28,9 +28,9 @@ class LSTMModel(nn.HybridBlock):
         width: int = 512,
         layers: int = 2,
         dropout: float = 0.0,
-        **names: Any,
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(**names)
+        super().__init__(prefix)
         small = nn.initializer.Uniform(width**-0.5)
         with self.name_scope():
             self.embedding = nn.Embedding(vocab, width, weight_initializer="normal")

@@ -26,9 +26,9 @@ class MLP(nn.HybridBlock):
         inputs: int = 784,
         hidden: Sequence[int] = (2048, 2048),
         classes: int = 10,
-        **names: Any,
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(**names)
+        super().__init__(prefix)
         with self.name_scope():
             self.features = nn.HybridSequential()
             with self.features.name_scope():

@@ -56,7 +56,7 @@ def create(name: str, **args: Any) -> Block:
         )
     try:
         inspect.signature(make).bind(**args)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # the latter: it shows no signature
         raise ConfigError(f"model {name}: {error}") from None
     net = make(**args)
     if not isinstance(net, Block):

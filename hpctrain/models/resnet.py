@@ -25,8 +25,10 @@ def _norm(channels: int) -> nn.BatchNorm:
 class BasicBlock(nn.HybridBlock):
     """Two convolutions, added to the input, which is projected where its shape changes."""
 
-    def __init__(self, in_channels: int, channels: int, stride: int, **names: Any) -> None:
-        super().__init__(**names)
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, prefix: str | None = None
+    ) -> None:
+        super().__init__(prefix)
         with self.name_scope():
             self.conv1 = _conv(channels, 3, stride, in_channels)
             self.norm1 = _norm(channels)
@@ -71,9 +73,9 @@ class ResNet(nn.HybridBlock):
         classes: int = 10,
         channels: int = 3,
         layout: str = "NCHW",
-        **names: Any,
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(**names)
+        super().__init__(prefix)
         if depth < 8 or depth % 6 != 2:
             raise ConfigError(f"ResNet: got depth {depth}, needed 6 n + 2")
         self._first = layout == "NCHW"

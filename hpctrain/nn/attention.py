@@ -63,9 +63,4 @@ class MultiHeadSelfAttention(HybridBlock):
 
     def forward(self, x: Any, *args: Any) -> Any:
         """Return (B, T, width) for (B, T, width)."""
-        batch, steps, width = x.shape
-        packed = ops.reshape(self.qkv(x), (batch, steps, 3, self._heads, width // self._heads))
-        packed = ops.transpose(packed, (2, 0, 3, 1, 4))
-        y = ops.attention(packed[0], packed[1], packed[2], causal=self._causal)[0]
-        y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (batch, steps, width))
-        return self.proj(y)
+        return self.proj(ops.self_attention(self.qkv(x), self._heads, self._causal)[0])
