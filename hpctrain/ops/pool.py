@@ -203,7 +203,7 @@ def _max_grad_kernel(
 def _max_grad_vjp(
     inputs: Any, outputs: Any, cotangents: Any, *, size: Any, **attrs: Any
 ) -> list[Any]:
-    return [apply("max_pool_take", cotangents[0], inputs[1], **attrs), None]
+    return [lambda: apply("max_pool_take", cotangents[0], inputs[1], **attrs), None]
 
 
 def _take_infer(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
