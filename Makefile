@@ -10,7 +10,8 @@ BIN     := $(VENV)/bin
 # The site's own MPI where there is one, else that of the mpich wheel.
 MPIEXEC ?= $(or $(shell command -v mpiexec 2>/dev/null),$(shell command -v mpirun 2>/dev/null),$(BIN)/mpiexec)
 comma   := ,
-EXTRAS  := test,dev$(if $(filter $(BIN)/%,$(MPIEXEC)),$(comma)mpich)
+WHEEL   := $(filter $(BIN)/% $(abspath $(BIN))/%,$(MPIEXEC))
+EXTRAS  := test,dev$(if $(WHEEL),$(comma)mpich)
 
 # Open MPI refuses root, and more ranks than cores, unless it is told (MPICH ignores these).
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -40,7 +41,7 @@ test: test-1 test-2 test-3 test-4  ## run the test suite on 1, 2, 3 and 4 ranks
 test-1: env
 	timeout --foreground -k 10 $(LIMIT) $(BIN)/python -m pytest $(PYTEST_ARGS)
 test-%: env
-	timeout --foreground -k 10 $(LIMIT) $(MPIEXEC) -n $* $(BIN)/python -m pytest -p no:cacheprovider $(PYTEST_ARGS)
+	timeout --foreground -k 10 $(LIMIT) $(MPIEXEC) -n $* $(BIN)/python -m pytest -p no:cacheprovider --color=no $(PYTEST_ARGS)
 
 lint: env        ## check style and types, changing nothing
 	$(BIN)/ruff check .
@@ -69,11 +70,14 @@ $(VENV)/installed: setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
+SIZE = from mpi4py import MPI; print(MPI.COMM_WORLD.size)
 # Tries whether the launcher and mpi4py belong to the same MPI; again when MPIEXEC changes.
 $(VENV)/mpi: $(VENV)/installed FORCE
-	@[ "$(MPIEXEC)" = "$$(cat $@ 2>/dev/null)" ] && [ $@ -nt $(VENV)/installed ] && exit 0; rm -f $@; \
-	case "$(MPIEXEC)" in $(BIN)/*) [ -x $(BIN)/mpiexec ] || $(BIN)/python -m pip install --quiet '.[mpich]';; esac; \
-	seen=$$(timeout --foreground -k 10 60 $(MPIEXEC) -n 2 $(BIN)/python -c 'from mpi4py import MPI; print(MPI.COMM_WORLD.size)' 2>&1 | tr -d '[:space:]'); \
-	if [ "$$seen" = 22 ]; then echo "$(MPIEXEC)" > $@; else \
-	  echo "make env: $(MPIEXEC) -n 2 with mpi4py said '$$seen', needed '22'; build mpi4py for this MPI ($(BIN)/pip install --force-reinstall --no-cache-dir --no-binary=mpi4py mpi4py), or take the wheel's (make MPIEXEC=$(BIN)/mpiexec)" >&2; exit 2; fi
+	@if [ "$(MPIEXEC)" = "$$(cat $@ 2>/dev/null)" ] && [ $@ -nt $(VENV)/installed ]; then exit 0; fi; rm -f $@; \
+	$(if $(WHEEL),[ -x $(BIN)/mpiexec ] || $(BIN)/python -m pip install --quiet '.[mpich]' || exit 2;) \
+	said=$$(timeout --foreground -k 10 60 $(MPIEXEC) -n 2 $(BIN)/python -c '$(SIZE)' 2>&1 | tr -s '[:space:]' ' ' | cut -c 1-200); \
+	case "$$said" in "2 2 "|"22 "|"22  ") echo "$(MPIEXEC)" > $@; exit 0;; esac; \
+	echo "make env: two ranks started by $(MPIEXEC) said '$$said', needed '2 2'; load the module that this launcher belongs to, or" \
+	  "build mpi4py for it ($(BIN)/pip install --force-reinstall --no-cache-dir --no-binary=mpi4py mpi4py), or take MPICH's wheel" \
+	  "(rm -r $(VENV); make env MPIEXEC=$(BIN)/mpiexec)" >&2; exit 2
 FORCE:
