@@ -6,8 +6,8 @@ tape if gradients are wanted. `backward` walks the tape and applies the gradient
 which are themselves written in primitives, through the same door. So eager execution and
 graphs share every kernel and every gradient, and gradients of gradients come for free.
 
-The package knows no operation by itself, but for ``add``, ``ones_like`` and ``multiply``,
-which the walk needs; the rows are in `hpctrain.ops`.
+The package knows no operation by itself, but for ``add``, ``ones_like`` and
+``zeros_like``, which the walk needs; the rows are in `hpctrain.ops`.
 
 The words are MXNet's: ``with record(): loss = f(x)``, ``loss.backward()``, ``x.grad``.
 """

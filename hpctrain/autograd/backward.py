@@ -117,9 +117,7 @@ def backward(heads: Any, head_grads: Any = None, retain_graph: bool = False) -> 
     -----
     A leaf is written or added to as its ``grad_req`` says. Cost: each gradient rule once.
     """
-    heads = [heads] if isinstance(heads, Node) else list(heads)
-    given = [None] * len(heads) if head_grads is None else head_grads
-    given = [given] if isinstance(given, Node) else list(given)
+    heads, given = _pairs(heads, head_grads)
     with pause(train_mode=current().training):
         leaves, found = pull_back(heads, given)
         for ident, leaf in leaves.items():
@@ -127,6 +125,22 @@ def backward(heads: Any, head_grads: Any = None, retain_graph: bool = False) -> 
                 assign(leaf.grad, found[ident])
             elif leaf.grad_req == "add":
                 assign(leaf.grad, apply("add", leaf.grad, found[ident]))
+
+
+def _pairs(heads: Any, head_grads: Any) -> tuple[list[Any], list[Any]]:
+    """Return heads and their cotangents as lists of one length; arrays become tensors."""
+    heads = [heads] if isinstance(heads, Node) else list(heads)
+    if head_grads is None:
+        given = [None] * len(heads)
+    else:
+        given = list(head_grads) if isinstance(head_grads, list | tuple) else [head_grads]
+    if len(given) != len(heads):
+        raise ShapeError(
+            f"backward: got {len(given)} head gradients, needed {len(heads)}, one for each head"
+        )
+    return heads, [
+        None if g is None else as_tensor(g, like=h) for h, g in zip(heads, given, strict=True)
+    ]
 
 
 def grad(
@@ -147,12 +161,21 @@ def grad(
     -------
     list of Tensor
         One for each variable, zeros where ``heads`` does not depend on it.
+
+    Raises
+    ------
+    ShapeError
+        If a variable is neither a leaf with a gradient nor computed from one.
     """
-    heads = [heads] if isinstance(heads, Node) else list(heads)
+    heads, given = _pairs(heads, head_grads)
     variables = [variables] if isinstance(variables, Node) else list(variables)
-    given = [None] * len(heads) if head_grads is None else head_grads
-    given = [given] if isinstance(given, Node) else list(given)
+    for place, variable in enumerate(variables):
+        if not variable.requires_grad:
+            raise ShapeError(
+                f"grad: variable {place}, {variable.spec}, is on no tape; call attach_grad() "
+                "before it is used, inside autograd.record()"
+            )
     training = current().training
     with record(training) if create_graph else pause(training):
         found = pull_back(heads, given, variables)[1]
-        return [found[id(v)] if id(v) in found else as_tensor(v) * 0 for v in variables]
+        return [found[id(v)] if id(v) in found else apply("zeros_like", v) for v in variables]

@@ -9,7 +9,7 @@ import numpy as np
 from hpctrain.autograd.mode import Interpreter, current
 from hpctrain.autograd.node import Node, Record, Symbol
 from hpctrain.autograd.primitive import Primitive, Spec, primitive
-from hpctrain.backend import module_of, to_device
+from hpctrain.backend import Device, module_of, to_device
 from hpctrain.errors import ShapeError
 
 __all__ = ["EAGER", "Eager", "apply", "apply_row", "as_tensor", "assign", "run_row"]
@@ -18,20 +18,29 @@ _COUNT = itertools.count()  # gives records their order; next() is atomic
 
 
 def as_tensor(value: Any, like: Node | None = None) -> Any:
-    """Return ``value`` as a tensor; a number takes the dtype and device of ``like``."""
+    """Return ``value`` as a tensor.
+
+    Numbers and lists of numbers take the dtype of ``like`` where it can hold their kind (a
+    fraction beside whole numbers becomes float32), and its device; arrays keep their dtype.
+    """
     if isinstance(value, Node):
         return value
     if like is None:
         return Node.kind(value)
-    if isinstance(value, bool | int | float | np.number):
-        dtype = like.dtype
-        if isinstance(value, float) and dtype.kind not in "fc":
-            dtype = np.dtype(np.float32)
-        value = np.asarray(value, dtype)
-    elif not hasattr(value, "dtype"):
-        value = np.asarray(value, like.dtype)
+    if isinstance(value, np.generic) or not hasattr(value, "dtype"):
+        value = np.asarray(value, _weak(np.asarray(value).dtype, like.dtype))
     array = to_device(value, like.device)
     return Node.from_value(array, Spec.of(array), like.device)
+
+
+def _weak(given: np.dtype[Any], like: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that plain numbers get beside a tensor."""
+    kinds = "biuf"
+    if given.kind not in kinds:
+        raise ShapeError(f"tensor: got elements of {given}, needed numbers")
+    if kinds.find(given.kind) <= kinds.find(like.kind) or {given.kind, like.kind} == {*"iu"}:
+        return like
+    return np.dtype(np.float32 if given.kind == "f" else np.int64)
 
 
 def run_row(
@@ -69,6 +78,10 @@ class Eager:
         """Copy the elements of ``source`` into ``target``."""
         target.array[...] = to_device(source.array, target.device)
 
+    def kept(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return ``inputs`` themselves."""
+        return inputs
+
 
 EAGER: Interpreter = Eager()
 
@@ -95,17 +108,22 @@ def apply_row(row: Primitive, inputs: Sequence[Any], attrs: dict[str, Any]) -> t
     for other in inputs:
         if other.device != device:
             raise ShapeError(
-                f"{row.name}: got tensors on {device} and {other.device}, needed one device; "
-                "move one with as_in_context"
+                f"{row.name}: got tensors on {_place(device)} and {_place(other.device)}, "
+                "needed one device; move one with as_in_context"
             )
     interpreter = mode.interpreter or EAGER
     values = interpreter.apply(row, inputs, attrs, specs)
     outputs = tuple(Node.from_value(v, s, device) for v, s in zip(values, specs, strict=True))
     if mode.recording and any(t.requires_grad for t in inputs):
-        record = Record(next(_COUNT), row, inputs, attrs, values, specs, device)
+        kept = interpreter.kept(inputs)
+        record = Record(next(_COUNT), row, kept, attrs, values, specs, device)
         for place, output in enumerate(outputs):
             output.creator, output.output = record, place
     return outputs
+
+
+def _place(device: Device) -> str:
+    return f"{device.kind}({device.index})"
 
 
 def apply(name: str, *inputs: Any, **attrs: Any) -> Any:

@@ -33,6 +33,9 @@ class Interpreter(Protocol):
     def assign(self, target: Any, source: Any) -> None:
         """Let the state tensor ``target`` hold ``source`` from now on."""
 
+    def kept(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return ``inputs`` of an operation as the tape is to keep them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mode:

@@ -180,8 +180,9 @@ def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
 def _key(key: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """Write a basic index as a hashable tuple: an int or (start, stop, step) for each axis."""
     parts = list(key) if isinstance(key, tuple) else [key]
-    if Ellipsis in parts:
-        at = parts.index(Ellipsis)
+    # By identity: arrays and tensors compare element by element.
+    dots = [place for place, part in enumerate(parts) if part is Ellipsis]
+    for at in dots[:1]:
         parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
     parts += [slice(None)] * (len(shape) - len(parts))
     if len(parts) > len(shape):
@@ -193,7 +194,7 @@ def _key(key: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
             if step < 1:
                 raise ShapeError(f"slice: got step {step} on axis {axis}, needed 1 or more")
             out.append((start, max(start, stop), step))
-        elif isinstance(part, int | np.integer) and -n <= part < n:
+        elif _is_index(part) and -n <= part < n:
             out.append(int(part) % n)
         else:
             raise ShapeError(
@@ -201,3 +202,7 @@ def _key(key: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
                 "range or a slice; use take for arrays of indices"
             )
     return tuple(out)
+
+
+def _is_index(part: Any) -> bool:
+    return isinstance(part, int | np.integer) and not isinstance(part, bool)

@@ -124,7 +124,9 @@ def _plain_row(graph: Graph, device: Device, name: str = "graph") -> Primitive:
         run = bound[0]
         if any(a is not b for a, b in zip(leaves, run.leaves, strict=True)):
             run.bind(leaves)
-        run([xp.ascontiguousarray(a) for a in ins[:count]], outs)
+        # Only where needed: NumPy would make a vector of a scalar.
+        given = [a if a.flags.c_contiguous else xp.ascontiguousarray(a) for a in ins[:count]]
+        run(given, outs)
         run.forget()
 
     return Primitive(name, "call", infer, kernel, pure=False)

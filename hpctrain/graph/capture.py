@@ -101,6 +101,10 @@ class Capture:
         self._assigned[id(target)] = (leaf, value)
         self._known[id(target)] = value
 
+    def kept(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return ``inputs`` with state as it is now: a later assignment must not change it."""
+        return [t if t.requires_grad else self._tensor(self.index(t)) for t in inputs]
+
     def finish(self, outputs: Sequence[Any]) -> Graph:
         """Return the graph that computes ``outputs``."""
         return Graph(

@@ -2,7 +2,7 @@
 
 Parameters and gradients are exchanged in *slices*. A plan is cut before a step that is the
 first to read a slice of the parameters, and after a step that makes a slice of the gradients
-final. Each piece, a segment, is one task for the engine.
+final: the last that writes or reads it. Each piece, a segment, is one task for the engine.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ class Segment:
     reads : tuple of int
         Slices of the parameters that it reads.
     writes : tuple of int
-        Slices of the gradients that it writes into.
+        Slices of the gradients that it writes into, or reads.
     final : tuple of int
-        Those that nobody writes after it.
+        Those that no step touches after it.
     name : str
         The kinds of work in it, for traces.
     """
@@ -56,7 +56,10 @@ def cut(
         They cover all steps in order; each slice of ``written`` is final in exactly one.
     """
     reads = [_slices(plan, node.inputs, read) for node in plan.graph.nodes]
-    writes = [_slices(plan, node.outputs, written) for node in plan.graph.nodes]
+    # A gradient that later steps read must not be sent before: its sum is written over it.
+    writes = [
+        _slices(plan, (*node.outputs, *node.inputs), written) for node in plan.graph.nodes
+    ]
     last = {s: step for step, slices in enumerate(writes) for s in slices}
     first: dict[int, int] = {}
     for step, slices in enumerate(reads):

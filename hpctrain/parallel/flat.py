@@ -55,7 +55,8 @@ def make_slices(
     """Cut a buffer into slices of about ``limit`` elements.
 
     A slice ends where a parameter ends if that gives at least half of ``limit``; a parameter
-    longer than ``limit`` is cut into equal parts.
+    longer than ``limit`` is cut into equal parts. The riders stay in one piece, the head of
+    the first slice.
 
     Parameters
     ----------
@@ -69,12 +70,12 @@ def make_slices(
     if limit < 1:
         raise ShapeError(f"slices: got a limit of {limit} elements, needed at least 1")
     ends = [*offsets[1:], total] if offsets else [total]
+    head = offsets[0] if offsets else total
     edges = [0]
     for end in ends:
-        pieces = -(-(end - edges[-1]) // limit)
-        if pieces > 1:
-            start = edges[-1]
-            edges += [start + (end - start) * i // pieces for i in range(1, pieces)]
+        start = max(edges[-1], head)
+        pieces = -(-(end - start) // limit)
+        edges += [start + (end - start) * i // pieces for i in range(1, pieces)]
         if 2 * (end - edges[-1]) >= limit or end == total:
             edges.append(end)
     spans = [(a, b) for a, b in pairwise(edges) if a < b]

@@ -86,7 +86,27 @@ def test_a_leaf_that_the_head_ignores_gets_a_gradient_of_zeros():
     used.attach_grad()
     idle.attach_grad()
 
-    graph = capture_gradient(lambda x: ops.sum(x * used), [used.spec], [used, idle], [used, idle])
+    graph = capture_gradient(
+        lambda x: ops.sum(x * used), [used.spec], [used, idle], [used, idle]
+    )
 
     made = {v: n.row.name for n in graph.nodes for v in n.outputs}
     assert made[graph.outputs[2]] == "zeros_like"
+
+
+def test_a_gradient_rule_sees_state_as_it_was_when_it_was_read():
+    state = Tensor(np.ones(3), dtype=np.float64)
+    weight = Tensor(np.ones(3), dtype=np.float64)
+    weight.attach_grad()
+
+    def function(x):
+        y = x * weight * state
+        assign(state, state + 1.0)
+        return ops.sum(y * state)
+
+    graph = capture_gradient(function, [state.spec], [weight, state], [weight])
+
+    new = graph.assigns[0][1]
+    products = [n.inputs for n in graph.nodes if n.row.name == "multiply"]
+    assert any(graph.leaves[1] in inputs for inputs in products[3:])
+    assert any(new in inputs for inputs in products[3:])

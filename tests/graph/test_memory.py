@@ -13,7 +13,9 @@ def random_lifetimes(seed, count):
     first = rng.integers(0, 50, count)
     last = first + rng.integers(0, 12, count)
     sizes = rng.integers(0, 5000, count)
-    return [Lifetime(int(n), int(a), int(b)) for n, a, b in zip(sizes, first, last, strict=True)]
+    return [
+        Lifetime(int(n), int(a), int(b)) for n, a, b in zip(sizes, first, last, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))

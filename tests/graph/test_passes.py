@@ -37,7 +37,9 @@ def evaluate(graph, leaves, inputs):
         outs = [np.full(s.shape, np.nan if s.dtype.kind == "f" else 0, s.dtype) for s in specs]
         ins = [values[v] for v in node.inputs]
         attrs = dict(node.attrs)
-        scratch = node.row.scratch([Spec.of(a) for a in ins], **attrs) if node.row.scratch else []
+        scratch = (
+            node.row.scratch([Spec.of(a) for a in ins], **attrs) if node.row.scratch else []
+        )
         node.row.kernel(np, ins, outs, [np.empty(s.shape, s.dtype) for s in scratch], **attrs)
         values.update(zip(node.outputs, outs, strict=True))
     return [values[v] for v in graph.outputs]
@@ -138,7 +140,7 @@ def test_the_verifier_wants_each_value_defined_once():
 
 
 def test_state_can_be_exchanged():
-    a, b = Tensor(np.zeros(3)), Tensor(np.ones(3))
+    a, b = (Tensor(np.full(3, v, np.float32)) for v in (0, 1))
 
     def function(x):
         old = a + 0.0

@@ -101,7 +101,7 @@ def test_an_input_of_another_dtype_is_refused():
 
 
 def two_layers():
-    weights = [Tensor(np.ones((8, 8)) / 8) for _ in range(3)]
+    weights = [Tensor(np.full((8, 8), 1 / 8, F4)) for _ in range(3)]
     for weight in weights:
         weight.attach_grad()
 
@@ -146,3 +146,44 @@ def test_a_run_in_segments_equals_a_run_in_one():
 
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_gradient_that_later_steps_read_is_final_after_them():
+    shift, weight = Tensor(np.zeros((4, 8), F4)), Tensor(np.full((8, 8), 0.5, F4))
+    both = [weight, shift]
+    for leaf in both:
+        leaf.attach_grad()
+
+    def function(x):
+        # The gradient of shift is the cotangent that weight's gradient is made of.
+        return ops.sum(ops.tanh((x @ weight) + shift), axis=1)
+
+    plan = make_plan(optimise(capture_gradient(function, [Spec((4, 8), F4)], both, both)))
+    written = {out: (i,) for i, out in enumerate(plan.graph.outputs[1:])}
+    segments = cut(plan, {}, written)
+
+    done = {s: segment.stop for segment in segments for s in segment.final}
+    for place, node in enumerate(plan.graph.nodes):
+        for value in (*node.inputs, *node.outputs):
+            while value in plan.views:
+                value = plan.views[value]
+            for s in written.get(value, ()):
+                assert place < done[s]
+
+
+def test_equal_gradients_are_copied_before_either_is_final():
+    a, b = Tensor(np.zeros(8, F4)), Tensor(np.zeros(8, F4))
+    for leaf in (a, b):
+        leaf.attach_grad()
+
+    def function(x):
+        return ops.sum(ops.tanh(x + a + b), axis=1)
+
+    plan = make_plan(optimise(capture_gradient(function, [Spec((4, 8), F4)], [a, b], [a, b])))
+    written = {out: (i,) for i, out in enumerate(plan.graph.outputs[1:])}
+    (copy,) = [n for n in plan.graph.nodes if n.row.name == "identity"]
+    source = next(i for v, (i,) in written.items() if v in copy.inputs)
+    segments = cut(plan, {}, written)
+
+    done = {s: segment.stop for segment in segments for s in segment.final}
+    assert plan.graph.nodes.index(copy) < done[source]
