@@ -1,8 +1,9 @@
 """The model zoo: small models with all their shapes known, and the workloads they make.
 
 Each module holds one model, a block with its sizes as arguments; the defaults are the sizes
-that the benchmark uses. Images and volumes are taken channels first unless told otherwise,
-are transposed once at the entry, and keep their channels last inside.
+that the benchmark uses. Images and volumes keep their channels last inside. They are taken
+channels first unless told otherwise, and then transposed once at the entry; only LeNet takes
+them channels last, as the records of digits that come with this package are.
 """
 
 from hpctrain.models.cosmo import Cosmo

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from hpctrain import nn
-from hpctrain.nn.conv import first_to_last
+from hpctrain.nn.conv import channels_last
 
 __all__ = ["Cosmo"]
 
@@ -25,8 +25,8 @@ class Cosmo(nn.HybridBlock):
         Width of the dense layer.
     slope : float
         Of the rectifiers below zero.
-    layout : {"NCDHW", "NDHWC"}
-        Of the input.
+    layout : {"auto", "NCDHW", "NDHWC"}
+        Of the input; ``auto`` finds the axis of as many elements as there are channels.
 
     References
     ----------
@@ -40,12 +40,13 @@ class Cosmo(nn.HybridBlock):
         size: int = 32,
         hidden: int = 128,
         slope: float = 0.3,
-        layout: str = "NCDHW",
+        layout: str = "auto",
         prefix: str | None = None,
     ) -> None:
         super().__init__(prefix)
-        self._first = layout == "NCDHW"
-        he = nn.initializer.MSRAPrelu(slope=slope)
+        self._input = (channels[0], layout)
+        # A maximum over eight neighbours makes numbers grow, so the weights begin small.
+        small = nn.initializer.Xavier(factor_type="in", magnitude=1.0)
         with self.name_scope():
             self.features = nn.HybridSequential()
             with self.features.name_scope():
@@ -53,19 +54,19 @@ class Cosmo(nn.HybridBlock):
                     self.features.add(
                         nn.Conv3D(
                             width, 3, padding=1, layout="NDHWC", in_channels=inner,
-                            weight_initializer=he,
+                            weight_initializer=small,
                         ),
                         nn.LeakyReLU(slope),
                         nn.MaxPool3D(2, layout="NDHWC"),
                     )  # fmt: skip
             side = size // 2 ** (len(channels) - 1)
             self.hidden = nn.Dense(
-                hidden, in_units=channels[-1] * side**3, weight_initializer=he
+                hidden, in_units=channels[-1] * side**3, weight_initializer=small
             )
             self.rectifier = nn.LeakyReLU(slope)
-            self.output = nn.Dense(outputs, in_units=hidden)
+            self.output = nn.Dense(outputs, in_units=hidden, weight_initializer=small)
 
     def forward(self, x: Any, *args: Any) -> Any:
         """Return (N, outputs) for volumes."""
-        x = self.features(first_to_last(x) if self._first else x)
+        x = self.features(channels_last(x, *self._input))
         return self.output(self.rectifier(self.hidden(x)))

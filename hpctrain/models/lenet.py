@@ -3,7 +3,7 @@
 from typing import Any
 
 from hpctrain import nn, ops
-from hpctrain.nn.conv import first_to_last
+from hpctrain.nn.conv import channels_last
 
 __all__ = ["LeNet"]
 
@@ -21,8 +21,8 @@ class LeNet(nn.HybridBlock):
         Height and width of the input.
     dropout : float
         Share that is dropped before the last layer while training.
-    layout : {"NCHW", "NHWC"}
-        Of the input; one channel may also be left out, (N, H, W).
+    layout : {"NHWC", "NCHW"}
+        Of the input; the channel may also be left out, (N, H, W), if there is only one.
 
     References
     ----------
@@ -36,14 +36,15 @@ class LeNet(nn.HybridBlock):
         channels: int = 1,
         size: int = 28,
         dropout: float = 0.0,
-        layout: str = "NCHW",
+        layout: str = "NHWC",
         prefix: str | None = None,
     ) -> None:
         super().__init__(prefix)
-        self._first = layout == "NCHW"
-        he = "msraprelu"
+        self._input = (channels, layout)
+        # A maximum over four neighbours makes numbers grow, so the weights begin small.
+        small = nn.initializer.Xavier(factor_type="in", magnitude=1.0)
         args: dict[str, Any] = {
-            "layout": "NHWC", "activation": "relu", "weight_initializer": he
+            "layout": "NHWC", "activation": "relu", "weight_initializer": small
         }  # fmt: skip
         side = ((size - 4) // 2 - 4) // 2
         with self.name_scope():
@@ -51,16 +52,16 @@ class LeNet(nn.HybridBlock):
             self.conv2 = nn.Conv2D(50, 5, in_channels=20, **args)
             self.pool = nn.MaxPool2D(2, layout="NHWC")
             width = 50 * side * side
-            self.hidden = nn.Dense(500, "relu", in_units=width, weight_initializer=he)
+            self.hidden = nn.Dense(500, "relu", in_units=width, weight_initializer=small)
             self.dropout = nn.Dropout(dropout)
-            self.output = nn.Dense(classes, in_units=500)
+            self.output = nn.Dense(classes, in_units=500, weight_initializer=small)
 
     def forward(self, x: Any, *args: Any) -> Any:
         """Return (N, classes) for images."""
         if x.ndim == 3:
             x = ops.expand_dims(x, -1)
-        elif self._first:
-            x = first_to_last(x)
+        else:
+            x = channels_last(x, *self._input)
         x = self.pool(self.conv1(x))
         x = self.pool(self.conv2(x))
         return self.output(self.dropout(self.hidden(x)))

@@ -4,7 +4,7 @@ from typing import Any
 
 from hpctrain import nn, ops
 from hpctrain.errors import ConfigError
-from hpctrain.nn.conv import first_to_last
+from hpctrain.nn.conv import channels_last
 
 __all__ = ["ResNet"]
 
@@ -58,8 +58,8 @@ class ResNet(nn.HybridBlock):
         Length of the output.
     channels : int
         Of the input.
-    layout : {"NCHW", "NHWC"}
-        Of the input.
+    layout : {"auto", "NCHW", "NHWC"}
+        Of the input; ``auto`` finds the axis of as many elements as there are channels.
 
     References
     ----------
@@ -72,13 +72,13 @@ class ResNet(nn.HybridBlock):
         depth: int = 20,
         classes: int = 10,
         channels: int = 3,
-        layout: str = "NCHW",
+        layout: str = "auto",
         prefix: str | None = None,
     ) -> None:
         super().__init__(prefix)
         if depth < 8 or depth % 6 != 2:
             raise ConfigError(f"ResNet: got depth {depth}, needed 6 n + 2")
-        self._first = layout == "NCHW"
+        self._input = (channels, layout)
         with self.name_scope():
             self.features = nn.HybridSequential()
             with self.features.name_scope():
@@ -93,5 +93,5 @@ class ResNet(nn.HybridBlock):
 
     def forward(self, x: Any, *args: Any) -> Any:
         """Return (N, classes) for images."""
-        x = self.features(first_to_last(x) if self._first else x)
+        x = self.features(channels_last(x, *self._input))
         return self.output(ops.mean(x, (1, 2)))

@@ -57,7 +57,10 @@ def _images(batch: int, size: int = 32, channels: int = 3, classes: int = 10, **
 
 
 def _digits(batch: int, size: int = 28, channels: int = 1, classes: int = 10, **_: Any) -> Any:
-    return _images(batch, size, channels, classes)
+    return lambda rng: (
+        rng.standard_normal((batch, size, size, channels), np.float32),
+        rng.integers(classes, size=batch),
+    )
 
 
 def _columns(batch: int, steps: int = 35, vocab: int = 10_000, **_: Any) -> Any:

@@ -20,7 +20,7 @@ with np.load(HERE / "oracle" / "torch.npz", allow_pickle=False) as stored:
 
 SMALL = {
     "mlp": (models.MLP, {"inputs": 9, "hidden": (7, 5), "classes": 4}, (3, 9)),
-    "lenet": (models.LeNet, {"size": 20}, (2, 1, 20, 20)),
+    "lenet": (models.LeNet, {"size": 20, "layout": "NCHW"}, (2, 1, 20, 20)),
     "resnet": (models.ResNet, {"depth": 8}, (3, 3, 8, 8)),
     "lstm": (models.LSTMModel, {"vocab": 11, "width": 6}, (4, 3)),
     "gpt": (
@@ -103,7 +103,7 @@ def test_names_are_the_same_each_time(name):
 def test_layouts_of_the_input_are_a_matter_of_the_entry(name):
     make, args, shape = SMALL[name]
     layout = "NDHWC" if len(shape) == 5 else "NHWC"
-    first, last = make(**args), make(**args, layout=layout)
+    first, last = make(**args), make(**{**args, "layout": layout})
     filled(first)
     filled(last)
     x = wave(shape)
@@ -118,7 +118,7 @@ def test_lenet_takes_images_without_an_axis_of_channels():
     filled(net)
 
     np.testing.assert_array_equal(
-        net(Tensor(x)).asnumpy(), net(Tensor(x[:, None].copy())).asnumpy()
+        net(Tensor(x)).asnumpy(), net(Tensor(x[..., None].copy())).asnumpy()
     )
 
 

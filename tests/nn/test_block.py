@@ -7,6 +7,8 @@ from hpctrain import nn
 from hpctrain.autograd import Tensor
 from hpctrain.errors import ConfigError, ShapeError
 
+pytestmark = pytest.mark.serial
+
 
 class Net(nn.Block):
     def __init__(self, **names):

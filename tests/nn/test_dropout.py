@@ -7,6 +7,8 @@ from hpctrain import nn
 from hpctrain.autograd import Tensor, backward, record, train_mode
 from hpctrain.errors import ConfigError
 
+pytestmark = pytest.mark.serial
+
 ONES = np.ones((40, 50), np.float32)
 
 

@@ -6,6 +6,8 @@ import pytest
 from hpctrain import nn
 from hpctrain.errors import CheckpointError, ShapeError
 
+pytestmark = pytest.mark.serial
+
 
 def made(seed=0, extra=False):
     net = nn.Sequential()

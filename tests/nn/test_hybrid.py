@@ -8,6 +8,8 @@ from hpctrain.autograd import Tensor, backward, record
 from hpctrain.errors import ConfigError, ShapeError
 from hpctrain.nn.hybrid import pack, unpack
 
+pytestmark = pytest.mark.serial
+
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 
 

@@ -7,6 +7,8 @@ from hpctrain import nn
 from hpctrain.autograd import Tensor, backward, record
 from hpctrain.errors import ConfigError, ShapeError
 
+pytestmark = pytest.mark.serial
+
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(2, 3, 4)
 
 

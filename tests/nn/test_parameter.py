@@ -7,6 +7,8 @@ from hpctrain.autograd import Tensor, backward, record
 from hpctrain.errors import ConfigError, ShapeError
 from hpctrain.nn import Parameter, cpu
 
+pytestmark = pytest.mark.serial
+
 
 def made(**args):
     parameter = Parameter("w", (2, 3), init="normal", **args)
