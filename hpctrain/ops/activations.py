@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, register
-from hpctrain.ops.blocks import block_spec, chunks
+from hpctrain.ops.blocks import as_bits, block_spec, chunks
 from hpctrain.ops.erf import erf_block
 from hpctrain.ops.rules import floating, need, tensors
 
@@ -76,9 +76,12 @@ def _relu(xp: Any, x: Any, y: Any) -> None:
 
 
 def _relu_grad(xp: Any, y: Any, dy: Any, dx: Any, t: Any) -> None:
-    # sign(y) is 0 or 1 here, and already of the dtype that the product needs.
-    xp.sign(y, out=t)
-    xp.multiply(t, dy, out=dx)
+    # As an integer the result y is positive or 0; minus that, shifted right, is all ones or 0.
+    mask = as_bits(t)
+    xp.bitwise_and(as_bits(y), np.iinfo(mask.dtype).max, out=mask)  # -0 is 0
+    xp.negative(mask, out=mask)
+    xp.right_shift(mask, 8 * mask.itemsize - 1, out=mask)
+    xp.bitwise_and(mask, as_bits(dy), out=as_bits(dx))
 
 
 def _leaky_relu(xp: Any, x: Any, y: Any, t: Any, slope: float) -> None:

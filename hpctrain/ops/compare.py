@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, register
+from hpctrain.ops.blocks import as_bits, block_spec, chunks, mask_bits
 from hpctrain.ops.rules import broadcast_shapes, differentiable, fit, need, tensors
 
 __all__ = [
@@ -96,13 +97,25 @@ def _where_infer(specs: Sequence[Spec]) -> list[Spec]:
     return [Spec(broadcast_shapes("where", specs), np.result_type(a.dtype, b.dtype))]
 
 
+def _where_scratch(specs: Sequence[Spec]) -> list[Spec]:
+    (out,) = _where_infer(specs)
+    if not specs[1].dtype == specs[2].dtype == out.dtype or out.dtype.itemsize > 8:
+        return []
+    return block_spec(Spec(out.shape, np.dtype(f"i{out.dtype.itemsize}")))
+
+
 def _where(xp: Any, ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> None:
     condition, a, b = ins
-    if xp is np:
-        np.copyto(outs[0], b)
-        np.copyto(outs[0], a, where=condition)
-    else:
+    if xp is not np or not scratch:
         outs[0][...] = xp.where(condition, a, b)
+        return
+    seen = [np.broadcast_to(x, outs[0].shape) for x in ins]
+    for (mask, one, other, out), (t,) in chunks(np, [*seen, outs[0]], scratch):
+        # other ^ ((one ^ other) & mask) has the bits of one or of the other.
+        mask_bits(np, mask, t)
+        np.bitwise_xor(as_bits(one), as_bits(other), out=as_bits(out))
+        np.bitwise_and(as_bits(out), t, out=as_bits(out))
+        np.bitwise_xor(as_bits(out), as_bits(other), out=as_bits(out))
 
 
 def _where_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
@@ -116,7 +129,9 @@ def _where_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
     ]
 
 
-register(Primitive("where", "elementwise", _where_infer, _where, _where_vjp))
+register(
+    Primitive("where", "elementwise", _where_infer, _where, _where_vjp, scratch=_where_scratch)
+)
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:

@@ -14,7 +14,15 @@ import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, register
 from hpctrain.backend import to_host
-from hpctrain.ops.blocks import BLOCK, rows_per_block, spans
+from hpctrain.ops.blocks import (
+    BLOCK,
+    as_bits,
+    block_spec,
+    chunks,
+    mask_bits,
+    rows_per_block,
+    spans,
+)
 from hpctrain.ops.rules import axis_of, floating, need, tensors
 
 __all__ = ["advance", "dropout"]
@@ -38,12 +46,17 @@ def _keep(mask: Any, stream: Any, rate: float) -> None:
         np.greater_equal(drawn.reshape(part.shape), threshold, out=part)
 
 
-def _scaled(xp: Any, x: Any, mask: Any, rate: float, out: Any) -> None:
-    """Write ``x * mask / (1 - rate)``, all of shape (rows, ...), in blocks of rows."""
-    step = rows_per_block(math.prod(x.shape[1:])) if xp is np else max(len(x), 1)
-    for span in spans(len(x), step):
-        xp.multiply(x[span], mask[span], out=out[span])
-        xp.multiply(out[span], 1 / (1 - rate), out=out[span])
+def _scaled(xp: Any, arrays: Sequence[Any], scratch: Any, rate: float) -> None:
+    """Write ``out = x * mask / (1 - rate)`` for the arrays x, mask, out."""
+    for (x, mask, out), (t,) in chunks(xp, arrays, scratch):
+        mask_bits(xp, mask, t)
+        xp.bitwise_and(as_bits(x), t, out=t)
+        xp.multiply(t.view(x.dtype), 1 / (1 - rate), out=out)
+
+
+def _scratch(specs: Sequence[Spec], **_: Any) -> list[Spec]:
+    x = specs[0]
+    return block_spec(Spec(x.shape, np.dtype(f"i{x.dtype.itemsize}")))
 
 
 def _infer(specs: Sequence[Spec], rate: float, batch_axis: int = 0) -> list[Spec]:
@@ -57,16 +70,14 @@ def _infer(specs: Sequence[Spec], rate: float, batch_axis: int = 0) -> list[Spec
 def _kernel(
     xp: Any, ins: Any, outs: Any, scratch: Any, rate: float, batch_axis: int = 0
 ) -> None:
-    x, y, mask = (np.moveaxis(a, batch_axis, 0) if xp is np else xp.moveaxis(a, batch_axis, 0)
-                  for a in (ins[0], *outs))  # fmt: skip
-    stream = to_host(ins[1])
+    mask = xp.moveaxis(outs[1], batch_axis, 0)
     if xp is np:
-        _keep(mask, stream, rate)
+        _keep(mask, ins[1], rate)
     else:
         drawn = np.empty(mask.shape, np.bool_)
-        _keep(drawn, stream, rate)
+        _keep(drawn, to_host(ins[1]), rate)
         mask[...] = xp.asarray(drawn)
-    _scaled(xp, x, mask, rate, y)
+    _scaled(xp, [ins[0], outs[1], outs[0]], scratch, rate)
 
 
 def _grad_infer(specs: Sequence[Spec], rate: float) -> list[Spec]:
@@ -76,22 +87,21 @@ def _grad_infer(specs: Sequence[Spec], rate: float) -> list[Spec]:
 
 
 def _grad(xp: Any, ins: Any, outs: Any, scratch: Any, rate: float) -> None:
-    dy, mask, out = (a.reshape(-1) if a.flags.c_contiguous else a for a in (*ins, *outs))
-    if not dy.ndim == mask.ndim == out.ndim or not dy.ndim:
-        dy, mask, out = (a[None] for a in (*ins, *outs))
-    _scaled(xp, dy, mask, rate, out)
+    _scaled(xp, [*ins, *outs], scratch, rate)
 
 
 def _vjp(i: Any, o: Any, g: Any, rate: float, batch_axis: int = 0) -> list[Any]:
     return [lambda: apply("dropout_grad", g[0], o[1], rate=rate), None]
 
 
-register(Primitive("dropout", "random", _infer, _kernel, _vjp, inplace=((0, 0),)))
+register(
+    Primitive("dropout", "random", _infer, _kernel, _vjp, scratch=_scratch, inplace=((0, 0),))
+)
 register(
     Primitive(
         "dropout_grad", "elementwise", _grad_infer, _grad,
         lambda i, o, g, rate: [lambda: apply("dropout_grad", g[0], i[1], rate=rate), None],
-        inplace=((0, 0),),
+        scratch=_scratch, inplace=((0, 0),),
     )
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, register
-from hpctrain.ops.blocks import row_spec, sum_rows
+from hpctrain.ops.blocks import WIDE, row_spec, sum_rows
 from hpctrain.ops.rules import axes_of, axis_of, differentiable, need, tensors
 
 __all__ = ["argmax", "max", "mean", "min", "sum", "sum_to"]
@@ -46,24 +46,32 @@ def _sum_infer(name: str) -> Callable[..., Sequence[Spec]]:
     return infer
 
 
-def _is_leading(axis: Axes, ndim: int) -> bool:
-    """Say whether all axes but the last are summed: the gradient of a bias, or of a norm."""
-    return 0 < len(axis) == ndim - 1 == axis[-1] + 1
+def _lead(axis: Axes, ndim: int) -> int | None:
+    """Return the number of axes kept in front, if the only other one kept is the last.
+
+    Sums of this kind are the gradients of biases, means over an image, and norms.
+    """
+    whole = len(axis) > 0 and axis == tuple(range(axis[0], ndim - 1))
+    return axis[0] if whole else None
 
 
 def _sum_scratch(specs: Sequence[Spec], axis: Axes, keepdims: bool = False) -> list[Spec]:
     x = specs[0]
-    return [row_spec(x, x.shape[-1])] if _is_leading(axis, x.ndim) else []
+    return [] if _lead(axis, x.ndim) is None else [row_spec(x, x.shape[-1])]
 
 
 def add_up(xp: Any, x: Any, out: Any, axis: Axes, scratch: Sequence[Any]) -> None:
     """Sum ``x`` over ``axis`` into ``out``, folded where that is faster."""
-    fits = x.dtype == out.dtype and x.flags.c_contiguous and x.size
-    if scratch and xp is np and fits and _is_leading(axis, x.ndim):
-        sum_rows(xp, x, out.reshape(-1), scratch[0])
+    lead = _lead(axis, x.ndim) if scratch and xp is np and x.flags.c_contiguous else None
+    if lead is None or x.dtype != out.dtype or not x.size:
+        xp.add.reduce(x, axis=axis, dtype=out.dtype, out=out, keepdims=out.ndim == x.ndim)
         return
-    keepdims = out.ndim == x.ndim
-    xp.add.reduce(x, axis=axis, dtype=out.dtype, out=out, keepdims=keepdims)
+    width, count = x.shape[-1], math.prod(x.shape[:lead])
+    if x.size // count <= 4 * WIDE:
+        xp.add.reduce(x.reshape(count, -1, width), axis=1, out=out.reshape(count, width))
+        return
+    for part, total in zip(x.reshape(count, -1), out.reshape(count, width), strict=True):
+        sum_rows(xp, part, total, scratch[0])
 
 
 def _sum(

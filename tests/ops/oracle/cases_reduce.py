@@ -12,6 +12,10 @@ CASES = [
         lambda ops, x: ops.sum(x, (0, 1)), lambda t, x: x.sum((0, 1)),
     ),
     Case(
+        "mean_inside", [(2, 90, 3, 16)],
+        lambda ops, x: ops.mean(x, (1, 2)), lambda t, x: x.mean((1, 2)),
+    ),
+    Case(
         "sum_keep", [A], lambda ops, x: ops.sum(x, 1, True), lambda t, x: x.sum(1, keepdim=True)
     ),
     Case("mean", [A], lambda ops, x: ops.mean(x), lambda t, x: x.mean()),
