@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from hpctrain import backend, engine
@@ -30,6 +31,7 @@ from hpctrain.train.trainer import Outcome, Settings, Trainer
 
 __all__ = ["run"]
 
+DEFAULT = Path(__file__).with_name("mnist.toml")  # what is trained if no file is named
 LANES = {"compute": 1, "comm": 1, "io": 2, "copy": 1}
 
 
@@ -48,7 +50,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _configured(argv: Sequence[str]) -> Config:
     words, flags = split(argv)
-    config = load(words, flags, os.environ)[0]
+    config = load(words or [DEFAULT], flags, os.environ)[0]
     if config.parallel.pipeline * config.parallel.tensor != 1:
         raise ConfigError(
             f"parallel: got pipeline {config.parallel.pipeline} and tensor "
@@ -181,14 +183,18 @@ def _facts(config: Config, state: ModelState) -> dict[str, str]:
 
 def _total(config: Config, loader: Any) -> int:
     total = config.run.epochs * loader.plan.steps
-    return min(total, config.run.max_steps) if config.run.max_steps else total
+    return min(total, _max_steps(config) or total)
+
+
+def _max_steps(config: Config) -> int:
+    return 1 if config.run.dry_run else config.run.max_steps
 
 
 def _settings(config: Config) -> Settings:
     run_ = config.run
     return Settings(
         epochs=run_.epochs,
-        max_steps=1 if run_.dry_run else run_.max_steps,
+        max_steps=_max_steps(config),
         log_every=run_.log_every,
         checkpoint_every=run_.checkpoint_every,
     )

@@ -16,7 +16,8 @@ from hpctrain.nn.hybrid import HybridBlock
 from hpctrain.nn.layers import activate, check_activation
 
 __all__ = [
-    "Conv", "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Windowed", "first_to_last",
+    "Conv", "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Windowed", "channels_last",
+    "first_to_last",
     "ints", "last_to_first",
 ]  # fmt: skip
 
@@ -26,6 +27,30 @@ _AXES = {1: "W", 2: "HW", 3: "DHW"}
 def first_to_last(x: Any) -> Any:
     """Move axis 1 to the end: (N, C, ...) to (N, ..., C)."""
     return ops.transpose(x, (0, *range(2, x.ndim), 1))
+
+
+def channels_last(x: Any, channels: int, layout: str) -> Any:
+    """Return images or volumes with their channels on the last axis.
+
+    Parameters
+    ----------
+    x : Tensor, shape (N, C, ...) or (N, ..., C)
+    channels : int
+        C; tells which of both it is where ``layout`` is ``auto``.
+    layout : str
+        ``auto``, or a layout such as NCHW or NHWC.
+
+    Raises
+    ------
+    ShapeError
+        If no axis that could hold the channels has their length.
+    """
+    first = x.shape[1] == channels and layout[-1] != "C"
+    if layout == "auto":
+        first = x.shape[1] == channels and x.shape[-1] != channels
+    if x.shape[1 if first else -1] != channels:
+        raise ShapeError(f"got shape {x.shape} in layout {layout}, needed {channels} channels")
+    return first_to_last(x) if first else x
 
 
 def last_to_first(x: Any) -> Any:
