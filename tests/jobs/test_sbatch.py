@@ -77,7 +77,7 @@ def test_bash_can_read_it(path):
 def test_srun_starts_the_ranks(site):
     done, calls = submit(site, "run.toml", "--optim.lr", "0.1")
 
-    assert calls == [f"srun --wait=10 --unbuffered {TRAIN} run.toml --optim.lr 0.1"]
+    assert calls == [f"srun --wait=10 {TRAIN} run.toml --optim.lr 0.1"]
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -92,7 +92,7 @@ def test_arguments_with_spaces_stay_whole(site):
 def test_the_mpi_type_is_handed_to_srun(site):
     _, calls = submit(site, HPCTRAIN_SRUN_MPI="pmi2")
 
-    assert calls == [f"srun --wait=10 --unbuffered --mpi=pmi2 {TRAIN}"]
+    assert calls == [f"srun --wait=10 --mpi=pmi2 {TRAIN}"]
 
 
 def test_mpirun_starts_as_many_ranks_as_tasks(site):
@@ -198,7 +198,7 @@ def wait_for(path):
 def test_mpich_gets_pmi2(site):
     _, calls = submit(site, HPCTRAIN_SITE="generic-mpich")
 
-    assert calls == [f"srun --wait=10 --unbuffered --mpi=pmi2 {TRAIN}"]
+    assert calls == [f"srun --wait=10 --mpi=pmi2 {TRAIN}"]
 
 
 @pytest.mark.parametrize("types, launch", [("none pmi2 pmix", "srun"), ("none pmi2", "mpirun")])
