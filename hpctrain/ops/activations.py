@@ -177,16 +177,20 @@ def _softplus(xp: Any, x: Any, y: Any, t: Any) -> None:
     xp.add(y, t, out=y)
 
 
-def _silu(xp: Any, x: Any, y: Any, t: Any) -> None:
-    _sigmoid(xp, x, t)
-    xp.multiply(x, t, out=y)
-
-
-def _silu_grad(xp: Any, x: Any, dy: Any, dx: Any, s: Any, t: Any) -> None:
-    # s (1 + x (1 - s))
+def _silu(xp: Any, x: Any, y: Any, s: Any) -> None:
     _sigmoid(xp, x, s)
+    # Below, the product is 0; but sigmoid, held away from 0, would make it large.
+    xp.maximum(x, -_largest_exponent(y.dtype), out=y)
+    xp.multiply(y, s, out=y)
+
+
+def _silu_grad(xp: Any, x: Any, dy: Any, dx: Any, *scratch: Any) -> None:
+    # s (1 + x (1 - s))
+    r, s, t = scratch
+    _sigmoid(xp, x, s)
+    xp.maximum(x, -_largest_exponent(s.dtype), out=r)
     xp.subtract(1, s, out=t)
-    xp.multiply(t, x, out=t)
+    xp.multiply(t, r, out=t)
     xp.add(t, 1, out=t)
     xp.multiply(t, s, out=t)
     xp.multiply(t, dy, out=dx)
@@ -199,7 +203,7 @@ def _silu_second(x: Any) -> Any:
 
 _fused("softplus", _softplus, lambda i, o, g: [g[0] * sigmoid(i[0])], 1)
 _fused("silu", _silu, _from_argument("silu"), 1)
-_fused("silu_grad", _silu_grad, _again("silu", _silu_second), 2, 2)
+_fused("silu_grad", _silu_grad, _again("silu", _silu_second), 3, 2)
 
 
 def softplus(x: Any) -> Any:
