@@ -7,6 +7,7 @@ r, z, n: h = (1 - z) n + z h_before, n = tanh(x w_n + r (h_before u_n + b_n)).
 from typing import Any
 
 from hpctrain.autograd import Spec
+from hpctrain.ops.lstm_kernel import thin_product
 
 __all__ = ["gru_backward", "gru_backward_scratch", "gru_forward", "gru_scratch"]
 
@@ -28,7 +29,7 @@ def gru_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     for t in range(x.shape[0]):
         r, z, n = _thirds(gates[t])
         r_z = gates[t][:, : 2 * width]
-        xp.matmul(h, w_h.T, out=product)
+        thin_product(xp, h, w_h, product)
         xp.add(product, b_h, out=product)
         xp.add(r_z, product[:, : 2 * width], out=r_z)
         xp.multiply(r_z, 0.5, out=r_z)  # sigmoid(x) = (1 + tanh(x / 2)) / 2

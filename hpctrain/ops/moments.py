@@ -101,21 +101,24 @@ def rescale(xp: Any, ins: Any, y: Any, scratch: Any) -> None:
         xp.add(out, other[: rows.shape[1]], out=out)
 
 
-def layer_scratch(x: Spec, count: int) -> list[Spec]:
-    """Return the specs of ``count`` blocks of whole rows, and of two vectors of C."""
-    block = x.with_shape((max(BLOCK, x.shape[-1]),))
-    return [block] * count + [x.with_shape(x.shape[-1:])] * 2
+def layer_scratch(x: Spec, blocks: int) -> list[Spec]:
+    """Return the specs of ``blocks`` blocks of whole rows, a vector and a column of C."""
+    width = x.shape[-1]
+    block = (max(BLOCK, width),)
+    sizes = [block] * blocks + [(width,), (width, 1)]
+    return [x.with_shape(s) for s in sizes]
 
 
 def layer_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> None:
     """Write y, mean and rstd from (x, gamma, beta): statistics of each row."""
     (x, gamma, beta), (y, mean, rstd) = ins, outs
+    share = scratch[-1]
+    share[...] = 1 / max(1, x.shape[-1])
     for rows, out, m, r in _rows(xp, [x, y], [mean, rstd]):
-        square = scratch[0][: rows.size].reshape(rows.shape)
-        _row_mean(xp, rows, m)
+        xp.matmul(rows, share, out=m)
         xp.subtract(rows, m, out=out)
-        xp.multiply(out, out, out=square)
-        _row_mean(xp, square, r)
+        _row_products(xp, out, out, r)
+        xp.multiply(r, share[0], out=r)
         _rstd(xp, r, eps, r)
         xp.multiply(out, r, out=out)
         xp.multiply(out, gamma, out=out)
@@ -128,20 +131,24 @@ def layer_pull_back(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     dx = rstd (h - mean(h) - xhat mean(h xhat)), h = gamma dy, means of each row.
     """
     (dy, x, gamma, mean, rstd), (dx, dgamma, dbeta) = ins, outs
-    first, second, part, _ = scratch
+    first, second, column, part, share = scratch
     dgamma[...] = 0
     dbeta[...] = 0
+    share[...] = 1 / max(1, x.shape[-1])
     for pulled, rows, out, m, r in _rows(xp, [dy, x, dx], [mean, rstd]):
         hat, term = (s[: rows.size].reshape(rows.shape) for s in (first, second))
+        means = column[: rows.shape[0], None]
         xp.subtract(rows, m, out=hat)
         xp.multiply(hat, r, out=hat)
         xp.multiply(pulled, hat, out=term)
         _accumulate(xp, term, dgamma, part)
         _accumulate(xp, pulled, dbeta, part)
         xp.multiply(pulled, gamma, out=out)
-        xp.multiply(out, hat, out=term)
-        xp.multiply(hat, xp.mean(term, axis=1, keepdims=True), out=hat)
-        xp.subtract(out, xp.mean(out, axis=1, keepdims=True), out=out)
+        _row_products(xp, out, hat, means)
+        xp.multiply(means, share[0], out=means)
+        xp.multiply(hat, means, out=hat)
+        xp.matmul(out, share, out=means)
+        xp.subtract(out, means, out=out)
         xp.subtract(out, hat, out=out)
         xp.multiply(out, r, out=out)
 
@@ -193,9 +200,9 @@ def _mean_of(xp: Any, total: Any, x: Any, out: Any) -> None:
     xp.multiply(out, out.dtype.type(out.size / max(1, x.size)), out=out)
 
 
-def _row_mean(xp: Any, rows: Any, out: Any) -> None:
-    xp.add.reduce(rows, axis=1, keepdims=True, out=out)
-    xp.multiply(out, out.dtype.type(1 / rows.shape[1]), out=out)
+def _row_products(xp: Any, a: Any, b: Any, out: Any) -> None:
+    """Write the inner product of each row of ``a`` with that of ``b`` into (m, 1)."""
+    xp.matmul(a[:, None], b[:, :, None], out=out[:, :, None])
 
 
 def _rstd(xp: Any, var: Any, eps: float, out: Any) -> None:

@@ -258,6 +258,6 @@ register(Primitive("batch_norm_grad", "normalize", _grad_infer, _batch_grad_kern
 register(Primitive("rescale", "normalize", _rescale_infer, _rescale_kernel, _rescale_vjp,
                    scratch=lambda s: [row_spec(s[0], s[0].shape[-1])] * 2))  # fmt: skip
 register(Primitive("layer_norm", "normalize", _layer_infer, _layer_kernel, _layer_vjp,
-                   scratch=lambda s, **_: layer_scratch(s[0], 1)))  # fmt: skip
+                   scratch=lambda s, **_: layer_scratch(s[0], 0)))  # fmt: skip
 register(Primitive("layer_norm_grad", "normalize", _grad_infer, _layer_grad_kernel,
-                   _layer_grad_vjp, scratch=lambda s: layer_scratch(s[1], 2)))  # fmt: skip
+                   _layer_grad_vjp, scratch=lambda s: layer_scratch(s[1], 3)))  # fmt: skip

@@ -18,22 +18,21 @@ SCORES = 32768  # of one block: 128 KiB in float32, with its operands well insid
 def average(xp: Any, ins: Any, outs: Any, scratch: Any, attrs: dict[str, Any]) -> None:
     """Write y, (B, H, T, D) of any strides, and the logs of the sums, (B, H, T)."""
     (q, k, v), (y, saved) = ins, outs
-    scaled, mask, space, _, column = scratch
+    scaled, mask, space, _, row = scratch
     mask = _mask(xp, mask, attrs["causal"])
     for at, some, seen in _blocks(q, k, attrs["causal"]):
         rows = some.stop - some.start
         queries = xp.multiply(q[at][some], q.dtype.type(attrs["scale"]), out=scaled[:rows])
-        scores = space[: rows * seen].reshape(rows, seen)
-        _scores(xp, queries, k[at][:seen], mask, scores)
-        top, log = column[:rows], saved[at][some, None]
-        xp.max(scores, axis=1, keepdims=True, out=top)
+        scores = _scores(xp, queries, k[at][:seen], mask, space)
+        top, total = row[:rows], saved[at][some]
+        xp.maximum.reduce(scores, axis=0, out=top)
         xp.subtract(scores, top, out=scores)  # so that no exponential overflows
         xp.exp(scores, out=scores)
-        xp.sum(scores, axis=1, keepdims=True, out=log)
-        xp.matmul(scores, v[at][:seen], out=y[at][some])
-        xp.divide(y[at][some], log, out=y[at][some])
-        xp.log(log, out=log)
-        xp.add(log, top, out=log)
+        xp.add.reduce(scores, axis=0, out=total)
+        xp.divide(scores, total, out=scores)
+        xp.matmul(scores.T, v[at][:seen], out=y[at][some])
+        xp.log(total, out=total)
+        xp.add(total, top, out=total)
 
 
 def pull_back(xp: Any, ins: Any, outs: Any, scratch: Any, attrs: dict[str, Any]) -> None:
@@ -42,34 +41,33 @@ def pull_back(xp: Any, ins: Any, outs: Any, scratch: Any, attrs: dict[str, Any])
     With P the probabilities: dv = P' dy, dS = P (dy v' - row sums), dq = dS k, dk = dS' q.
     """
     (dy, q, k, v, saved), (dq, dk, dv) = ins, outs
-    scaled, mask, first, second, part, column = scratch
+    scaled, mask, first, second, part, row = scratch
     mask = _mask(xp, mask, attrs["causal"])
-    dk[...] = 0
-    dv[...] = 0
     factor = q.dtype.type(attrs["scale"])
+    if not q.shape[2]:
+        dk[...] = dv[...] = 0
     for at, some, seen in _blocks(q, k, attrs["causal"]):
         rows, keys, pulled = some.stop - some.start, k[at][:seen], dy[at][some]
         queries = xp.multiply(q[at][some], factor, out=scaled[:rows])
-        p, ds = (s[: rows * seen].reshape(rows, seen) for s in (first, second))
-        _scores(xp, queries, keys, mask, p)
-        xp.subtract(p, saved[at][some, None], out=p)
+        p = _scores(xp, queries, keys, mask, first)
+        xp.subtract(p, saved[at][some], out=p)
         xp.exp(p, out=p)
-        _add_product(xp, p.T, pulled, dv[at][:seen], part)
-        xp.matmul(pulled, v[at][:seen].T, out=ds)
+        _add_product(xp, p, pulled, dv[at], (some.start, part))
+        ds = xp.matmul(v[at][:seen], pulled.T, out=second[: p.size].reshape(p.shape))
         xp.multiply(ds, p, out=ds)
-        xp.sum(ds, axis=1, keepdims=True, out=column[:rows])
-        xp.multiply(p, column[:rows], out=p)
+        xp.add.reduce(ds, axis=0, out=row[:rows])
+        xp.multiply(p, row[:rows], out=p)
         xp.subtract(ds, p, out=ds)
-        _add_product(xp, ds.T, queries, dk[at][:seen], part)
-        xp.matmul(ds, keys, out=dq[at][some])
+        _add_product(xp, ds, queries, dk[at], (some.start, part))
+        xp.matmul(ds.T, keys, out=dq[at][some])
         xp.multiply(dq[at][some], factor, out=dq[at][some])
 
 
 def block_scratch(q: Spec, k: Spec, scores: int) -> list[Spec]:
-    """Return the specs of query block, mask, ``scores`` blocks of scores, and a sum of keys."""
+    """Return the specs of queries, mask, ``scores`` blocks of scores, keys, a row."""
     rows = _queries(q.shape[2], k.shape[2])
     sizes = [(rows, q.shape[3]), (rows, rows), *[(rows * k.shape[2],)] * scores]
-    return [q.with_shape(s) for s in (*sizes, k.shape[2:], (rows, 1))]
+    return [q.with_shape(s) for s in (*sizes, k.shape[2:], (rows,))]
 
 
 def _queries(queries: int, keys: int) -> int:
@@ -89,25 +87,34 @@ def _blocks(q: Any, k: Any, causal: bool) -> Iterator[tuple[tuple[int, int], sli
 
 
 def _mask(xp: Any, mask: Any, causal: bool) -> Any:
-    """Let each query of a block see the keys of the block up to itself."""
+    """Set what hides from each query (column) of a block the keys (rows) after it."""
     if not causal:
         return None
     place = xp.arange(mask.shape[0])
     mask[...] = 0
-    mask[place[:, None] < place] = -np.inf
+    mask[place[:, None] > place] = -np.inf
     return mask
 
 
-def _scores(xp: Any, q: Any, k: Any, mask: Any, out: Any) -> Any:
-    """Write the masked scores of a block of scaled queries, (rows, keys seen)."""
-    xp.matmul(q, k.T, out=out)
+def _scores(xp: Any, q: Any, k: Any, mask: Any, space: Any) -> Any:
+    """Return the masked scores of a block of scaled queries, (keys seen, queries) in ``space``.
+
+    Keys come first because NumPy adds up columns many times as fast as rows.
+    """
+    keys, rows = k.shape[0], q.shape[0]
+    scores = xp.matmul(k, q.T, out=space[: keys * rows].reshape(keys, rows))
     if mask is not None:
-        rows = q.shape[0]
-        last = out[:, out.shape[1] - rows :]
+        last = scores[keys - rows :]
         xp.add(last, mask[:rows, :rows], out=last)
-    return out
+    return scores
 
 
-def _add_product(xp: Any, a: Any, b: Any, total: Any, part: Any) -> None:
-    product = xp.matmul(a, b, out=part[: a.shape[0]])
-    xp.add(total, product, out=total)
+def _add_product(xp: Any, a: Any, b: Any, total: Any, rest: tuple[int, Any]) -> None:
+    """Add ``a @ b`` to the first keys of ``total``; the first block of queries sets them."""
+    start, part = rest
+    seen = a.shape[0]
+    if start:
+        xp.add(total[:seen], xp.matmul(a, b, out=part[:seen]), out=total[:seen])
+    else:
+        xp.matmul(a, b, out=total[:seen])
+        total[seen:] = 0

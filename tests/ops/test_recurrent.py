@@ -8,7 +8,7 @@ from hpctrain.errors import ShapeError
 from hpctrain.ops.recurrent import gru, lstm
 
 pytestmark = pytest.mark.serial
-SIZES = [(4, 3, 5, 2), (1, 1, 1, 1), (6, 2, 3, 7), (3, 0, 2, 4), (0, 2, 3, 4)]
+SIZES = [(4, 3, 5, 2), (1, 1, 1, 1), (2, 3, 5, 64), (6, 2, 3, 7), (3, 0, 2, 4), (0, 2, 3, 4)]
 GATES = {lstm: 4, gru: 3}
 RESULTS = {lstm: 3, gru: 2}  # outputs that have gradients
 
