@@ -21,6 +21,7 @@ import platform
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -171,12 +172,12 @@ class RunDir:
         """Drop the records of steps after ``step``, and return how many were dropped.
 
         A run that goes on from a checkpoint does those steps again.  A line that was broken
-        off goes too.
+        off goes too.  The file is cut and not replaced, as it may be open for more records.
         """
         lines = self.metrics.read_bytes().splitlines(True) if self.metrics.exists() else []
-        kept = [line for line in lines if _step(line) <= step]
+        kept = list(takewhile(lambda line: _step(line) <= step, lines))
         if len(kept) < len(lines):
-            _write(self.metrics, b"".join(kept))
+            os.truncate(self.metrics, sum(map(len, kept)))
         return len(lines) - len(kept)
 
     def finish(self, outcome: Mapping[str, Any]) -> None:

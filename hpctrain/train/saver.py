@@ -64,11 +64,13 @@ class Saver:
 
     def _find(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Load on rank 0 what there is, and put it in place."""
-        restored = None if self._run is None else self._run.restore()
-        if self._run is None or restored is None:
+        if self._run is None:
+            return None
+        restored = self._run.restore()
+        self._run.rewind(restored[2]["position"]["step"] if restored else 0)
+        if restored is None:
             return None
         _, arrays, state = restored
-        self._run.rewind(state["position"]["step"])
         own = {n: a for n, a in arrays.items() if not n.startswith("ranks/")}
         self.step.state.load(own)
         return arrays, state
