@@ -121,11 +121,10 @@ def _where(xp: Any, ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> No
 def _where_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
     condition, a, b = inputs
     g = given[0]
-    zero = apply("zeros_like", g)
     return [
         None,
-        (lambda: fit(where(condition, g, zero), a)) if differentiable(a) else None,
-        (lambda: fit(where(condition, zero, g), b)) if differentiable(b) else None,
+        (lambda: fit(where(condition, g, 0), a)) if differentiable(a) else None,
+        (lambda: fit(where(condition, 0, g), b)) if differentiable(b) else None,
     ]
 
 
