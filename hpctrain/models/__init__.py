@@ -1,9 +1,9 @@
 """The model zoo: small models with all their shapes known, and the workloads they make.
 
 Each module holds one model, a block with its sizes as arguments; the defaults are the sizes
-that the benchmark uses. Images and volumes keep their channels last inside. They are taken
-channels first unless told otherwise, and then transposed once at the entry; only LeNet takes
-them channels last, as the records of digits that come with this package are.
+that the benchmark uses. Images and volumes may have their channels first or last, which their
+length tells unless it is said; they are transposed once at the entry, if need be, and keep
+their channels last inside.
 """
 
 from hpctrain.models.cosmo import Cosmo

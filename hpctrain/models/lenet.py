@@ -21,7 +21,7 @@ class LeNet(nn.HybridBlock):
         Height and width of the input.
     dropout : float
         Share that is dropped before the last layer while training.
-    layout : {"NHWC", "NCHW"}
+    layout : {"auto", "NCHW", "NHWC"}
         Of the input; the channel may also be left out, (N, H, W), if there is only one.
 
     References
@@ -36,7 +36,7 @@ class LeNet(nn.HybridBlock):
         channels: int = 1,
         size: int = 28,
         dropout: float = 0.0,
-        layout: str = "NHWC",
+        layout: str = "auto",
         prefix: str | None = None,
     ) -> None:
         super().__init__(prefix)
@@ -58,10 +58,7 @@ class LeNet(nn.HybridBlock):
 
     def forward(self, x: Any, *args: Any) -> Any:
         """Return (N, classes) for images."""
-        if x.ndim == 3:
-            x = ops.expand_dims(x, -1)
-        else:
-            x = channels_last(x, *self._input)
+        x = ops.expand_dims(x, -1) if x.ndim == 3 else channels_last(x, *self._input)
         x = self.pool(self.conv1(x))
         x = self.pool(self.conv2(x))
         return self.output(self.dropout(self.hidden(x)))

@@ -17,8 +17,7 @@ from hpctrain.nn.layers import activate, check_activation
 
 __all__ = [
     "Conv", "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Windowed", "channels_last",
-    "first_to_last",
-    "ints", "last_to_first",
+    "first_to_last", "ints", "last_to_first",
 ]  # fmt: skip
 
 _AXES = {1: "W", 2: "HW", 3: "DHW"}

@@ -6,6 +6,7 @@ import pytest
 from hpctrain import nn
 from hpctrain.autograd import Tensor, backward, record
 from hpctrain.errors import ConfigError, ShapeError
+from hpctrain.nn.conv import channels_last
 
 pytestmark = pytest.mark.serial
 
@@ -127,3 +128,27 @@ def test_sample_weights_multiply_the_loss():
 
 def test_the_batch_axis_of_a_loss_may_be_another():
     assert nn.L1Loss(batch_axis=1)(Tensor(X), Tensor(X)).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "moved"),
+    [
+        ((2, 3, 5, 6), "auto", True),
+        ((2, 5, 6, 3), "auto", False),
+        ((2, 3, 6, 3), "auto", False),
+        ((2, 3, 6, 3), "NCHW", True),
+        ((2, 3, 6, 3), "NHWC", False),
+    ],
+)
+def test_the_axis_of_channels_is_found_by_its_length_or_said(shape, layout, moved):
+    x = np.arange(np.prod(shape)).reshape(shape)
+
+    found = channels_last(Tensor(x), 3, layout).asnumpy()
+
+    np.testing.assert_array_equal(found, np.moveaxis(x, 1, -1) if moved else x)
+
+
+def test_another_number_of_channels_is_refused():
+    for layout in ("auto", "NCHW", "NHWC"):
+        with pytest.raises(ShapeError, match="needed 3 channels"):
+            channels_last(Tensor(np.zeros((2, 5, 6, 4))), 3, layout)
