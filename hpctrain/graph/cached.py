@@ -146,6 +146,8 @@ def _recorded_row(
     inner = len(front.inputs)
 
     def vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+        if not places:  # no output depends on anything with a gradient
+            return [None] * len(inputs)
         given = [
             apply("zeros_like", outputs[i]) if cotangents[i] is None else cotangents[i]
             for i in taken

@@ -1,0 +1,143 @@
+"""Symbols as JSON, in the layout of MXNet 1.x.
+
+A file comes from others, so it is data to be checked: nodes may only refer to nodes before
+them, attributes are text, and an operator that is not in the table is refused by name.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpctrain.errors import DataError
+from hpctrain.ops.mxnet import ALIASES, OPERATORS
+from hpctrain.ops.mxnet_row import Operator, parse_attrs
+from hpctrain.symbol.node import Entry, Node, in_order, variable
+
+__all__ = ["from_json", "read", "to_json"]
+
+VERSION = 10901  # the release of MXNet whose layout this is: 1.9.1
+
+
+def to_json(heads: Sequence[Entry]) -> str:
+    """Return the symbol as JSON text that MXNet 1.x loads too."""
+    nodes = in_order(heads)
+    numbers = {id(node): number for number, node in enumerate(nodes)}
+    rows = []
+    for node in nodes:
+        row: dict[str, Any] = {
+            "op": node.operator.name if node.operator else "null",
+            "name": node.name,
+        }
+        if node.texts:
+            row["attrs"] = dict(sorted(node.texts.items()))
+        state = len(node.inputs) - len(node.state)
+        row["inputs"] = [
+            [numbers[id(below)], place, int(position >= state)]
+            for position, (below, place) in enumerate(node.inputs)
+        ]
+        rows.append(row)
+    whole = {
+        "nodes": rows,
+        "arg_nodes": [n for n, node in enumerate(nodes) if node.operator is None],
+        "heads": [[numbers[id(node)], place, 0] for node, place in heads],
+        "attrs": {"mxnet_version": ["int", VERSION]},
+    }
+    return json.dumps(whole, indent=2)
+
+
+def read(path: str | Path) -> list[Entry]:
+    """Return the heads of the symbol in a file; see `from_json`."""
+    return from_json(Path(path).read_text("utf-8"), str(path))
+
+
+def from_json(text: str, where: str = "symbol") -> list[Entry]:
+    """Return the heads of the symbol that ``text`` describes.
+
+    Parameters
+    ----------
+    text : str
+    where : str
+        For messages.
+
+    Raises
+    ------
+    DataError
+        If the text is not a symbol, or has operators that are not known here.
+    ConfigError
+        If an operator's attribute is unknown, missing, or not of its form.
+    """
+    try:
+        whole = json.loads(text)
+        rows = [_Row(row) for row in whole["nodes"]]
+        heads = [_entry(head) for head in whole["heads"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{where}: is no symbol of MXNet 1.x: {type(error).__name__} {error}"
+        ) from None
+    _refuse_unknown(where, rows)
+    nodes: list[Node] = []
+    for row in rows:
+        _check(where, row.inputs, nodes, f"node {row.name!r}")
+        nodes.append(_node(where, row, [(nodes[n], place) for n, place in row.inputs]))
+    _check(where, heads, nodes, "heads")
+    return [(nodes[n], place) for n, place in heads]
+
+
+class _Row:
+    """One entry of the list of nodes, with everything of its type."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self.op, self.name = row["op"], row["name"]
+        # Three names for the same thing, from the oldest files to the newest.
+        given = {**row.get("param", {}), **row.get("attr", {}), **row.get("attrs", {})}
+        self.texts = {str(key): value for key, value in given.items()}
+        self.inputs = [_entry(entry) for entry in row["inputs"]]
+        if not all(isinstance(t, str) for t in (self.op, self.name, *self.texts.values())):
+            raise TypeError(f"names and attributes of node {self.name!r} are not all text")
+
+    @property
+    def operator(self) -> Operator | None:
+        return OPERATORS.get(ALIASES.get(self.op, self.op))
+
+
+def _entry(value: Sequence[Any]) -> tuple[int, int]:
+    number, place = value[0], value[1]
+    if type(number) is not int or type(place) is not int or number < 0 or place < 0:
+        raise TypeError(f"got {value!r} for an input, needed [node, output, version]")
+    return number, place
+
+
+def _refuse_unknown(where: str, rows: Iterable[_Row]) -> None:
+    unknown = [row for row in rows if row.op != "null" and row.operator is None]
+    if unknown:
+        names = ", ".join(sorted({row.op for row in unknown}))
+        raise DataError(
+            f"{where}: node {unknown[0].name!r} is the operator {unknown[0].op}, which is not "
+            f"known here; missing in all: {names}"
+        )
+
+
+def _check(where: str, entries: Any, nodes: Sequence[Node], what: str) -> None:
+    for number, place in entries:
+        if number >= len(nodes) or place >= nodes[number].outputs:
+            raise DataError(
+                f"{where}: {what} refers to output {place} of node {number}, needed a node "
+                "before it"
+            )
+
+
+def _node(where: str, row: _Row, inputs: list[Entry]) -> Node:
+    operator = row.operator
+    if operator is None:
+        return Node(None, row.name, row.texts)
+    attrs = parse_attrs(f"{where}: node {row.name!r}", operator, row.texts)
+    names = operator.input_names(attrs)
+    if len(inputs) == len(names):  # files of MXNet before 0.9 leave state out
+        inputs += [(variable(f"{row.name}_{aux}"), 0) for aux in operator.aux]
+    if len(inputs) != len(names) + len(operator.aux):
+        raise DataError(
+            f"{where}: node {row.name!r} has {len(inputs)} inputs, needed "
+            f"{', '.join([*names, *operator.aux])}"
+        )
+    return Node(operator, row.name, row.texts, tuple(inputs), attrs)
