@@ -19,7 +19,7 @@ class Call:
     attrs: dict[str, Any]
     specs: list[Spec]
     results: list[np.ndarray]
-    taped: bool  # whether it was recorded, so that its gradient rule may be asked for
+    wanted: list[int]  # places of the inputs that its gradient rule may be asked for
 
     def key(self):
         """Return what tells calls apart: row, attributes, shapes and dtypes."""
@@ -41,8 +41,9 @@ class Spy:
         """Run, and note."""
         arrays = [np.array(t.array) for t in inputs]
         results = EAGER.apply(row, inputs, attrs, specs)
-        taped = current().recording and any(t.requires_grad for t in inputs)
-        self.calls.append(Call(row, arrays, attrs, list(specs), list(results), taped))
+        recording = current().recording
+        wanted = [i for i, t in enumerate(inputs) if recording and t.requires_grad]
+        self.calls.append(Call(row, arrays, attrs, list(specs), list(results), wanted))
         return results
 
     def assign(self, target, source):

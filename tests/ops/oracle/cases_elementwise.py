@@ -60,6 +60,7 @@ CASES = [
         lambda ops, a: ops.ones_like(a) + ops.zeros_like(a) * a,
         lambda t, a: t.ones_like(a) + t.zeros_like(a) * a,
     ),
+    Case("cast", [A], lambda ops, a: ops.square(a.astype("float64"))),
     Case(
         "cast_from_bool", [mask(3, 4), (3, 4)],
         lambda ops, m, a: ops.cast(m, a.dtype) * a, lambda t, m, a: m * a,
