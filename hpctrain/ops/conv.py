@@ -2,7 +2,7 @@
 
 Three rows, each the gradient of the others: ``conv`` is linear in the input and in the weight,
 ``conv_grad_data`` is its adjoint in the input, ``conv_grad_weight`` that in the weight. The
-products are in `hpctrain.ops.im2col`.
+kernels are in `hpctrain.ops.conv_kernel`.
 
 Dimension key: N images, (D, H, W) space, C channels, O outputs, G groups.
 """
@@ -12,8 +12,19 @@ from typing import Any
 
 from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
 from hpctrain.errors import ShapeError
-from hpctrain.ops.im2col import Plan, correlate, correlate_weight, scatter, swapped
-from hpctrain.ops.windows import Window, as_volume, merge_images, pairs, tuples
+from hpctrain.ops.conv_kernel import (
+    data_kernel,
+    data_plans,
+    data_scratch,
+    forward_kernel,
+    forward_scratch,
+    plan_of,
+    weight_kernel,
+    weight_scratch,
+    weight_spec,
+)
+from hpctrain.ops.im2col import Plan
+from hpctrain.ops.windows import pairs, tuples
 
 __all__ = ["conv", "conv_transpose"]
 
@@ -120,16 +131,6 @@ def _check_rank(where: str, x: Spec, weight: Spec) -> None:
         )
 
 
-def _plan(size: Any, weight: Spec, images: int, attrs: dict[str, Any]) -> Plan:
-    """Return the plan of the convolution over ``size`` with ``weight``."""
-    groups = attrs["groups"]
-    window = Window.make(
-        tuple(size), weight.shape[1:-1], attrs["stride"], attrs["padding"], attrs["dilation"]
-    )
-    return Plan(window, images, weight.shape[-1] * groups, weight.shape[0], groups,
-                weight.dtype.itemsize)  # fmt: skip
-
-
 def _check_channels(where: str, x: Spec, channels: int, outputs: int, groups: int) -> None:
     if groups < 1 or channels != x.shape[-1] or outputs % groups:
         raise ShapeError(
@@ -149,26 +150,8 @@ def _infer(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
     _check_channels("conv", x, weight.shape[-1] * groups, weight.shape[0], groups)
     if len(specs) > 2 and specs[2] != Spec(weight.shape[:1], x.dtype):
         raise ShapeError(f"conv: got a bias {specs[2]}, needed {weight.shape[0]} of {x.dtype}")
-    plan = _plan(x.shape[1:-1], weight, x.shape[0], attrs)
+    plan = plan_of(x.shape[1:-1], weight, x.shape[0], attrs)
     return [x.with_shape((x.shape[0], *_out(plan, x.ndim), weight.shape[0]))]
-
-
-def _scratch(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
-    x, weight = specs[:2]
-    plan, dtype = _plan(x.shape[1:-1], weight, x.shape[0], attrs), x.dtype
-    line = plan.window.out[2] * plan.outputs if len(specs) > 2 else 0
-    return [*plan.scratch(dtype), Spec((line,), dtype)]
-
-
-def _kernel(xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any) -> None:
-    x, weight = ins[:2]
-    plan = _plan(x.shape[1:-1], Spec.of(weight), x.shape[0], attrs)
-    padded, columns, line = scratch
-    if len(ins) > 2:
-        line.reshape(-1, plan.outputs)[...] = ins[2]
-    flat = weight.reshape(plan.groups, plan.outputs // plan.groups, plan.depth)
-    rest = (padded, columns, line if len(ins) > 2 else None)
-    correlate(xp, as_volume(x), flat, merge_images(outs[0], 1), plan, rest)
 
 
 def _vjp(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> list[Any]:
@@ -182,59 +165,18 @@ def _vjp(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> list[Any]:
     return rules[: len(inputs)]
 
 
-def _data_plans(specs: Sequence[Spec], size: Any, attrs: dict[str, Any]) -> tuple[Plan, Any]:
-    """Return the forward plan, and that of the equal convolution of dy if the stride is 1."""
-    dy, weight = specs
-    plan = _plan(size, weight, dy.shape[0], attrs)
-    window = plan.window
-    if window.stride != (1, 1, 1):
-        return plan, None
-    space = zip(window.dilation, window.kernel, window.before, strict=True)
-    before: Any = tuple(d * (k - 1) - b for d, k, b in space)
-    steps, holes = window.stride, window.dilation
-    back = Window(window.out, window.kernel, steps, before, holes, window.size)
-    return plan, Plan(back, plan.images, plan.outputs, plan.channels, plan.groups,
-                      plan.itemsize)  # fmt: skip
-
-
 def _data_infer(specs: Sequence[Spec], *, size: Any, **attrs: Any) -> list[Spec]:
     dy, weight = specs
     _check_rank("conv_grad_data", dy, weight)
     channels = weight.shape[-1] * attrs["groups"]
     _check_channels("conv_grad_data", dy, weight.shape[0], channels, attrs["groups"])
-    plan = _data_plans(specs, size, attrs)[0]
+    plan = data_plans(specs, size, attrs)[0]
     if _out(plan, dy.ndim) != dy.shape[1:-1]:
         raise ShapeError(
             f"conv_grad_data: got {dy}, needed {_out(plan, dy.ndim)} results for an input of "
             f"{tuple(size)}"
         )
     return [dy.with_shape((dy.shape[0], *size, channels))]
-
-
-def _data_scratch(specs: Sequence[Spec], *, size: Any, **attrs: Any) -> list[Spec]:
-    plan, back = _data_plans(specs, size, attrs)
-    dtype = specs[0].dtype
-    if back is not None:
-        return [*back.scratch(dtype), Spec((specs[1].size,), dtype)]
-    return [Spec(plan.padded, dtype), Spec((plan.columns,), dtype), Spec((0,), dtype)]
-
-
-def _data_kernel(
-    xp: Any, ins: Any, outs: Any, scratch: Any, *, size: Any, **attrs: Any
-) -> None:
-    dy, weight = ins
-    plan, back = _data_plans([Spec.of(a) for a in ins], size, attrs)
-    padded, columns, flipped = scratch
-    groups = plan.groups
-    if back is None:
-        flat = weight.reshape(groups, plan.outputs // groups, plan.depth)
-        scatter(xp, merge_images(dy, 1), flat, as_volume(outs[0]), plan, (padded, columns))
-        return
-    view = swapped(weight, groups)
-    flipped.reshape(view.shape)[...] = view
-    flat = flipped.reshape(groups, plan.channels // groups, -1)
-    rest = (padded, columns, None)
-    correlate(xp, as_volume(dy), flat, merge_images(outs[0], 1), back, rest)
 
 
 def _data_vjp(
@@ -248,35 +190,12 @@ def _data_vjp(
     ]
 
 
-def _weight_spec(specs: Sequence[Spec], kernel: Any, groups: int) -> Spec:
-    x, dy = specs
-    return x.with_shape((dy.shape[-1], *kernel, x.shape[-1] // groups))
-
-
 def _weight_infer(specs: Sequence[Spec], *, kernel: Any, **attrs: Any) -> list[Spec]:
-    weight = _weight_spec(specs, kernel, attrs["groups"])
+    weight = weight_spec(specs, kernel, attrs["groups"])
     expected = _infer([specs[0], weight], **attrs)[0]
     if expected != specs[1]:
         raise ShapeError(f"conv_grad_weight: got a cotangent {specs[1]}, needed {expected}")
     return [weight]
-
-
-def _weight_scratch(specs: Sequence[Spec], *, kernel: Any, **attrs: Any) -> list[Spec]:
-    x, weight = specs[0], _weight_spec(specs, kernel, attrs["groups"])
-    plan = _plan(x.shape[1:-1], weight, x.shape[0], attrs)
-    dtype, width = x.dtype, plan.outputs // plan.groups
-    return [*plan.scratch(dtype), Spec((plan.depth, width), dtype),
-            Spec((plan.groups, plan.depth, width), dtype)]  # fmt: skip
-
-
-def _weight_kernel(
-    xp: Any, ins: Any, outs: Any, scratch: Any, *, kernel: Any, **attrs: Any
-) -> None:
-    x, dy = ins
-    plan = _plan(x.shape[1:-1], Spec.of(outs[0]), x.shape[0], attrs)
-    *rest, total = scratch
-    correlate_weight(xp, as_volume(x), merge_images(dy, 1), total, plan, rest)
-    outs[0].reshape(plan.groups, -1, plan.depth)[...] = total.transpose(0, 2, 1)
 
 
 def _weight_vjp(
@@ -290,8 +209,8 @@ def _weight_vjp(
     ]
 
 
-register(Primitive("conv", "window", _infer, _kernel, _vjp, scratch=_scratch))
-register(Primitive("conv_grad_data", "window", _data_infer, _data_kernel, _data_vjp,
-                   scratch=_data_scratch))  # fmt: skip
-register(Primitive("conv_grad_weight", "window", _weight_infer, _weight_kernel, _weight_vjp,
-                   scratch=_weight_scratch))  # fmt: skip
+register(Primitive("conv", "window", _infer, forward_kernel, _vjp, scratch=forward_scratch))
+register(Primitive("conv_grad_data", "window", _data_infer, data_kernel, _data_vjp,
+                   scratch=data_scratch))  # fmt: skip
+register(Primitive("conv_grad_weight", "window", _weight_infer, weight_kernel, _weight_vjp,
+                   scratch=weight_scratch))  # fmt: skip

@@ -58,6 +58,11 @@ class Plan:
         return plain and not window.pads and self.groups == 1
 
     @property
+    def depthwise(self) -> bool:
+        """Whether each channel makes one output by itself."""
+        return self.groups == self.channels == self.outputs > 1
+
+    @property
     def transposed(self) -> bool:
         """Whether columns are stored K first."""
         run = self.window.kernel[2] * (self.channels // self.groups)

@@ -25,7 +25,7 @@ def average(xp: Any, ins: Any, outs: Any, scratch: Any, attrs: dict[str, Any]) -
         queries = xp.multiply(q[at][some], q.dtype.type(attrs["scale"]), out=scaled[:rows])
         scores = _scores(xp, queries, k[at][:seen], mask, space)
         top, total = row[:rows], saved[at][some]
-        xp.maximum.reduce(scores, axis=0, out=top)
+        xp.max(scores, axis=0, out=top)
         xp.subtract(scores, top, out=scores)  # so that no exponential overflows
         xp.exp(scores, out=scores)
         xp.add.reduce(scores, axis=0, out=total)

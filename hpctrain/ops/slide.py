@@ -1,4 +1,4 @@
-"""Reductions of sliding windows and their adjoints, for pooling: kernels without products.
+"""Reductions of sliding windows and their adjoints, for pooling and depthwise convolution.
 
 Dimension key: as in `hpctrain.ops.windows`. A *group* is as many whole images as stay in
 cache together; a *tap* is one place of the kernel, numbered in memory order.
@@ -56,7 +56,8 @@ def group_results(x: Spec, window: Window) -> Spec:
 def tap_slices(window: Window) -> Iterator[tuple[slice, ...]]:
     """Yield for each tap where in a padded group its elements are."""
     for at in itertools.product(*map(range, window.kernel)):
-        axes = zip(at, window.out, window.stride, strict=True)
+        firsts = [t * d for t, d in zip(at, window.dilation, strict=True)]
+        axes = zip(firsts, window.out, window.stride, strict=True)
         yield (slice(None), *(slice(t, t + (n - 1) * s + 1, s) for t, n, s in axes))
 
 
@@ -159,8 +160,8 @@ def fill_shares(xp: Any, share: Any, window: Window, include: bool) -> None:
 
 def _apart(window: Window) -> bool:
     """Whether no two windows share an element, and none reaches beyond the input."""
-    axes = zip(window.stride, window.kernel, strict=True)
-    return not window.pads and all(s >= k for s, k in axes)
+    axes = zip(window.stride, window.kernel, window.dilation, strict=True)
+    return not window.pads and all(s > (k - 1) * d for s, k, d in axes)
 
 
 def spread_specs(x: Spec, window: Window) -> list[Spec]:

@@ -59,6 +59,8 @@ CASES = [
     conv("conv_groups", (2, 5, 6, 6), (4, 3, 3, 3), groups=2, padding=1),
     conv("conv_groups_stride", (2, 5, 6, 6), (9, 3, 3, 2), groups=3, padding=1, stride=2),
     conv("conv_depthwise", (2, 5, 6, 4), (4, 3, 3, 1), groups=4, padding=1),
+    conv("conv_depthwise_stride", (2, 6, 7, 4), (4, 3, 2, 1), groups=4, padding=1, stride=2),
+    conv("conv_depthwise_more", (2, 5, 6, 2), (4, 3, 3, 1), groups=2, padding=1),
     conv("conv_3d", (2, 4, 5, 3, 2), (3, 3, 3, 3, 2), padding=1),
     conv("conv_3d_stride", (1, 5, 4, 6, 2), (3, 2, 3, 2, 2), stride=2, padding=1),
     Case(
