@@ -13,6 +13,8 @@ from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Work
 
 __all__ = ["BoundStep"]
 
+DRAWS = 2**20  # numbers of a stream's counter that one step may use
+
 
 class BoundStep:
     """One shape of batch, ready to run.
@@ -43,11 +45,15 @@ class BoundStep:
         read = {leaf_of[id(t)]: w for t, w in zip(state.trained, where, strict=True)}
         self.segments = cut(self.plan, read, dict(zip(graph.outputs[2:], where, strict=True)))
 
-    def feed(self, work: Work) -> None:
-        """Set the inputs of the next run; random draws go by the row in the global batch."""
+    def feed(self, work: Work, step: int) -> None:
+        """Set the inputs of the run of ``step``, and let random draws go by it.
+
+        By the step, not by how often this rank has drawn: a rank may have no sample of a
+        batch. And by the row in the global batch.
+        """
         weight = np.asarray(1.0 / work.global_count, self.state.flat.dtype)
         for stream in self.state.streams:
-            stream.value[2] = work.row
+            stream.value[1:] = step * DRAWS, work.row
         arrays = [*work.inputs, *work.targets, weight]
         self.run.feed([backend.to_device(a, self.state.device) for a in arrays])
 

@@ -19,9 +19,10 @@ from hpctrain import backend
 from hpctrain.autograd import Spec
 from hpctrain.comm.group import Group
 from hpctrain.engine import Engine
+from hpctrain.errors import EngineError
 from hpctrain.graph.plan import Plan
 from hpctrain.graph.segments import Segment
-from hpctrain.optim import Optimizer, Schedule
+from hpctrain.optim import Optimizer, Schedule, clip_scale, sum_of_squares
 from hpctrain.parallel.bound import BoundStep
 from hpctrain.parallel.exchange import AllReduce, Alone, Exchange
 from hpctrain.parallel.flat import Slice
@@ -114,24 +115,14 @@ class DataParallel:
         return next(iter(self._bound.values())).plan
 
     def step(self, work: Work) -> int:
-        """Push one step and return its number, for `result`."""
+        """Push one step and return its number, for `result`; after `prepare`."""
+        if not self._order:
+            raise EngineError(
+                "step: the order of the exchange is not known; call prepare on all ranks before"
+            )
         number = self.step_number
         self.step_number += 1
-        final = set(self._empty)
-        begun = 0
-        if work.count:
-            key = work.specs()
-            if key not in self._bound:
-                self._bound[key] = BoundStep(self.objective, self.state, key)
-            bound = self._bound[key]
-            self._push_feed(bound, work)
-            for segment in bound.segments:
-                self._push_segment(bound, segment)
-                final.update(segment.final)
-                begun = self._push_exchanges(begun, final - {0})
-            self._push_riders(bound, work)
-        else:
-            self._push_nothing(work)
+        begun = self._push_gradient(work, number) if work.count else self._push_nothing(work)
         self._push_exchanges(begun, {s.index for s in self.state.flat.slices})
         if not self.options.overlap:
             for index in self._order:
@@ -155,9 +146,26 @@ class DataParallel:
             round(float(riders[COUNT])),
         )
 
-    def _push_feed(self, bound: BoundStep, work: Work) -> None:
+    def _push_gradient(self, work: Work, number: int) -> int:
+        """Push the segments; return how many exchanges could be pushed between them."""
+        key = work.specs()
+        if key not in self._bound:
+            self._bound[key] = BoundStep(self.objective, self.state, key)
+        bound = self._bound[key]
+        final = set(self._empty)
+        begun = 0
+        self._push_feed(bound, work, number)
+        for segment in bound.segments:
+            self._push_segment(bound, segment)
+            final.update(segment.final)
+            begun = self._push_exchanges(begun, final - {0})
+        self._push_riders(bound, work)
+        return begun
+
+    def _push_feed(self, bound: BoundStep, work: Work, number: int) -> None:
         reads = () if work.variable is None else (work.variable,)
-        self.engine.push(partial(bound.feed, work), reads, (self._arena,), name="feed")
+        feed = partial(bound.feed, work, number)
+        self.engine.push(feed, reads, (self._arena,), name="feed")
 
     def _push_segment(self, bound: BoundStep, segment: Segment) -> None:
         self.engine.push(
@@ -203,8 +211,8 @@ class DataParallel:
         ride = partial(bound.ride, work, self.stop)
         self.engine.push(ride, reads, (self._gradients[0],), name="riders")
 
-    def _push_nothing(self, work: Work) -> None:
-        """Take part in the exchange of a batch of which this rank has no sample."""
+    def _push_nothing(self, work: Work) -> int:
+        """Take part in a batch of which this rank has no sample; no exchange is pushed yet."""
         stop = self.stop
 
         def zero() -> None:
@@ -213,6 +221,7 @@ class DataParallel:
 
         reads = () if work.variable is None else (work.variable,)
         self.engine.push(zero, reads, (self._arena, *self._gradients), name="no samples")
+        return 0
 
     def _push_norm(self) -> None:
         self.engine.push(self._measure, self._gradients, (self._norm,), name="norm")
@@ -220,9 +229,8 @@ class DataParallel:
     def _measure(self) -> None:
         """Find the factor that brings the gradient to the norm allowed; equal on all ranks."""
         flat = self.state.flat
-        head = len(flat.riders)
-        square = float((flat.grads[head:].astype(np.float64) ** 2).sum())
-        self._scale = min(1.0, self.options.clip_norm / max(square**0.5, 1e-300))
+        squares = sum_of_squares(flat.grads[len(flat.riders) :])
+        self._scale = clip_scale(squares, self.options.clip_norm)
 
     def _push_update(self, piece: Slice, number: int) -> None:
         reads = [self._gradients[piece.index]]
