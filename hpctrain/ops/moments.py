@@ -11,8 +11,6 @@ mean square and the squared mean loses all digits where the mean is large.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from hpctrain.autograd import Spec
 from hpctrain.ops.blocks import BLOCK, row_spec, spans
 
@@ -21,11 +19,15 @@ __all__ = [
     "layer_pull_back", "layer_scratch", "rescale",
 ]  # fmt: skip
 
+# Elements of a block of wide rows: here loop overhead weighs more than the caches (measured
+# on 64 x 32 x 32 x 16, Sapphire Rapids: 16384 take 1.3 times as long).
+WIDE_BLOCK = 4 * BLOCK
+
 
 def batch_scratch(x: Spec, vectors: int) -> list[Spec]:
     """Return the specs of one block and of ``vectors`` wide rows."""
     wide = row_spec(x, x.shape[-1])
-    return [x.with_shape((max(BLOCK, wide.size),)), *[wide] * vectors]
+    return [x.with_shape((max(WIDE_BLOCK, wide.size),)), *[wide] * vectors]
 
 
 def batch_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> None:
@@ -33,12 +35,12 @@ def batch_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
     (x, gamma, beta), (y, mean, var) = ins, outs
     block, wide, total, part = scratch
     _start(total)
-    for (rows,) in _wide(xp, [x], wide):
+    for (rows,) in _wide([x], wide):
         _accumulate(xp, rows, total, part)
     _mean_of(xp, total, x, mean)
     _repeat(wide, mean)
     _start(total)
-    for rows, out in _wide(xp, [x, y], wide):
+    for rows, out in _wide([x, y], wide):
         square = block[: rows.size].reshape(rows.shape)
         xp.subtract(rows, wide[: rows.shape[1]], out=out)
         xp.multiply(out, out, out=square)
@@ -49,7 +51,7 @@ def batch_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
     xp.multiply(scale, gamma, out=scale)
     _repeat(wide, scale)
     _repeat(total, beta)
-    for (out,) in _wide(xp, [y], wide):
+    for (out,) in _wide([y], wide):
         xp.multiply(out, wide[: out.shape[1]], out=out)
         xp.add(out, total[: out.shape[1]], out=out)
 
@@ -65,7 +67,7 @@ def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
     _repeat(wide, mean)
     _start(total)
     _start(other)
-    for rows, pulled in _wide(xp, [x, dy], wide):
+    for rows, pulled in _wide([x, dy], wide):
         product = block[: rows.size].reshape(rows.shape)
         xp.subtract(rows, wide[: rows.shape[1]], out=product)
         xp.multiply(product, pulled, out=product)
@@ -81,7 +83,7 @@ def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
     _repeat(b, first * rstd * dgamma * (-1 / count))
     _repeat(c, first * dbeta * (-1 / count))
     _repeat(a, first)
-    for rows, pulled, out in _wide(xp, [x, dy, dx], wide):
+    for rows, pulled, out in _wide([x, dy, dx], wide):
         width, term = rows.shape[1], block[: rows.size].reshape(rows.shape)
         xp.subtract(rows, wide[:width], out=out)
         xp.multiply(out, b[:width], out=out)
@@ -96,7 +98,7 @@ def rescale(xp: Any, ins: Any, y: Any, scratch: Any) -> None:
     wide, other = scratch
     _repeat(wide, scale)
     _repeat(other, shift)
-    for rows, out in _wide(xp, [x, y], wide):
+    for rows, out in _wide([x, y], wide):
         xp.multiply(rows, wide[: rows.shape[1]], out=out)
         xp.add(out, other[: rows.shape[1]], out=out)
 
@@ -114,7 +116,7 @@ def layer_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
     (x, gamma, beta), (y, mean, rstd) = ins, outs
     share = scratch[-1]
     share[...] = 1 / max(1, x.shape[-1])
-    for rows, out, m, r in _rows(xp, [x, y], [mean, rstd]):
+    for rows, out, m, r in _rows([x, y], [mean, rstd]):
         xp.matmul(rows, share, out=m)
         xp.subtract(rows, m, out=out)
         _row_products(xp, out, out, r)
@@ -135,7 +137,7 @@ def layer_pull_back(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     dgamma[...] = 0
     dbeta[...] = 0
     share[...] = 1 / max(1, x.shape[-1])
-    for pulled, rows, out, m, r in _rows(xp, [dy, x, dx], [mean, rstd]):
+    for pulled, rows, out, m, r in _rows([dy, x, dx], [mean, rstd]):
         hat, term = (s[: rows.size].reshape(rows.shape) for s in (first, second))
         means = column[: rows.shape[0], None]
         xp.subtract(rows, m, out=hat)
@@ -153,24 +155,24 @@ def layer_pull_back(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
         xp.multiply(out, r, out=out)
 
 
-def _wide(xp: Any, arrays: Sequence[Any], wide: Any) -> Iterator[list[Any]]:
+def _wide(arrays: Sequence[Any], wide: Any) -> Iterator[list[Any]]:
     """Cut arrays (..., C) into blocks of rows as wide as ``wide``, and what is left, (r, C)."""
     channels, width = arrays[0].shape[-1], wide.size
     flat = [a.reshape(-1) for a in arrays]
     cut = flat[0].size // width * width if width else 0
-    step = max(1, BLOCK // max(1, width)) if xp is np else cut
+    step = max(1, WIDE_BLOCK // max(1, width))
     for some in spans(cut // max(1, width), step):
         yield [f[:cut].reshape(-1, width)[some] for f in flat]
     if cut < flat[0].size:
         yield [f[cut:].reshape(-1, channels) for f in flat]
 
 
-def _rows(xp: Any, arrays: Sequence[Any], vectors: Sequence[Any]) -> Iterator[list[Any]]:
+def _rows(arrays: Sequence[Any], vectors: Sequence[Any]) -> Iterator[list[Any]]:
     """Cut arrays (..., C) into blocks (m, C), and vectors (...) into (m, 1)."""
     channels = arrays[0].shape[-1]
     flat = [a.reshape(-1, channels) for a in arrays] if channels else []
     count = flat[0].shape[0] if flat else 0
-    step = max(1, BLOCK // max(1, channels)) if xp is np else max(1, count)
+    step = max(1, BLOCK // max(1, channels))
     for some in spans(count, step):
         yield [f[some] for f in flat] + [v.reshape(-1, 1)[some] for v in vectors]
 
