@@ -72,12 +72,25 @@ class ModelState:
         for tensor in self.fixed.values():
             group.bcast(tensor.value, 0)
 
-    def average_layers(self, group: Group) -> None:
-        """Replace floating layer state, such as running statistics, by its mean over ranks."""
-        for tensor in self.fixed.values():
-            if group.size > 1 and tensor.dtype.kind == "f":
+    def average_layers(self, group: Group) -> dict[str, Any]:
+        """Replace floating layer state, such as running statistics, by its mean over ranks.
+
+        Returns
+        -------
+        dict of str to array
+            The state of this rank before, for `restore_layers`.
+        """
+        own = {name: tensor.value.copy() for name, tensor in self.moving().items()}
+        for tensor in self.moving().values():
+            if group.size > 1:
                 group.allreduce(tensor.value)
                 tensor.value /= group.size
+        return own
+
+    def restore_layers(self, own: Mapping[str, Any]) -> None:
+        """Take back the layer state that `average_layers` returned."""
+        for name, array in own.items():
+            self.fixed[name].value[...] = array
 
     def digest(self) -> str:
         """Return a digest of all parameters: equal on ranks that are in step."""

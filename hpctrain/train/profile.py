@@ -70,10 +70,16 @@ class Profile:
             self._engine.wait_all()
             self._recorder.enabled = True
         elif self._recorder.enabled and done >= last:
-            self._engine.wait_all()
-            self._recorder.enabled = False
-            self._write()
-            self._steps = None
+            self.finish()
+
+    def finish(self) -> None:
+        """End the recording and write it, if one is under way; collective."""
+        if self._steps is None or not self._recorder.enabled:
+            return
+        self._engine.wait_all()
+        self._recorder.enabled = False
+        self._steps = None
+        self._write()
 
     def _write(self) -> None:
         control = self._world.control
