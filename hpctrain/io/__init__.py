@@ -6,7 +6,7 @@ and a ``manifest.json`` that is written last), or the user's own HDF5 files as t
 any order and reads whole blocks, or straight from the mapped file.  `sampler` says in which
 order an epoch goes: a pure function of seed and epoch, the same for any number of ranks;
 each rank takes its part of each global batch.  `Loader` has the next batches ready by the
-engine's ``io`` lane.
+engine's ``io`` lane.  `iterators` gives batches in MXNet's words.
 
 Data files come from others: what is not plain numbers inside its own file is refused
 (`hdf5`), names in a manifest cannot lead out of the folder (`manifest`), and `verify` names
@@ -20,7 +20,9 @@ import os
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")
 
 from hpctrain.io.augment import RandomShift
+from hpctrain.io.batches import DataBatch, DataDesc, DataIter, ResizeIter
 from hpctrain.io.inspect import describe
+from hpctrain.io.iterators import NDArrayIter, RecordIter
 from hpctrain.io.layouts import Column, open_records
 from hpctrain.io.loader import Batch, Loader
 from hpctrain.io.manifest import Field, Manifest, Shard
@@ -32,13 +34,19 @@ from hpctrain.io.writer import ShardWriter, write_manifest, write_shard
 __all__ = [
     "Batch",
     "Column",
+    "DataBatch",
+    "DataDesc",
+    "DataIter",
     "EpochPlan",
     "Field",
     "Loader",
     "Manifest",
+    "NDArrayIter",
     "Plan",
     "RandomShift",
+    "RecordIter",
     "Records",
+    "ResizeIter",
     "Shard",
     "ShardWriter",
     "describe",
