@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ from hpctrain.comm.agree import agree
 from hpctrain.comm.world import World, start
 from hpctrain.config import NOT_COUNTED, Config, digest, help_text, load, split, to_toml
 from hpctrain.errors import ConfigError, HpctrainError
+from hpctrain.io.sampler import part
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.state import ModelState
@@ -40,6 +42,10 @@ def run(argv: Sequence[str]) -> int:
     if {"-h", "--help"}.intersection(argv):
         print(help_text())
         return 0
+    # The trainer looks whether numbers are finite, and says so once for all ranks.
+    warnings.filterwarnings(
+        "ignore", "(overflow|invalid value|divide by zero) encountered", RuntimeWarning
+    )
     with start() as world:
         config = guard.agreed(world.control, lambda: _configured(argv))
         outcome = _train(config, world)
@@ -64,7 +70,6 @@ def _train(config: Config, world: World) -> Outcome:
     device = backend.choose(config.device.kind, world.local_rank)
     data = build.open_data(config, world)
     with ExitStack() as stack:
-        run_dir = _run_dir(config, world, stack)
         recorder = Recorder(enabled=False)
         lanes = stack.enter_context(
             engine.create(
@@ -77,6 +82,7 @@ def _train(config: Config, world: World) -> Outcome:
         train = build.loader(config, data.train, world, lanes, training=True)
         test = build.loader(config, data.test, world, lanes, training=False)
         step = _step(config, world, lanes, train, (device, cores))
+        run_dir = _run_dir(config, world, stack)  # when nothing is left that could be refused
         console = stack.enter_context(Console(world.rank, log=run_dir.log if run_dir else None))
         console.facts(f"hpctrain: run {config.run.name}", _banner(world, step, train, threads))
         saver = Saver(
@@ -159,11 +165,13 @@ def _step(
         # A communication thread spins while it waits, which pays only on a core of its own.
         overlap=cores > 1 if overlap == "auto" else overlap == "on",
         clip_norm=config.optim.clip_norm,
+        shard=build.shard(config),
     )
     schedule = build.schedule(config, loader.plan.steps)
     step = DataParallel(goal, state, optimizer, schedule, lanes, world.group, options)
-    share = -(-loader.plan.batch // world.size) if world.rank < loader.plan.batch else 0
-    step.prepare(*build.batch_specs(loader, max(1, share)))
+    share = part(loader.plan.batch, world.rank, world.size, loader.unit)
+    count = options.shard or share.stop - share.start
+    step.prepare(*build.batch_specs(loader, min(count, loader.plan.batch)))
     return step
 
 

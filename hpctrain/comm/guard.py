@@ -174,8 +174,9 @@ class Guard:
         Parameters
         ----------
         error : BaseException
-            What nobody caught.  Bad input (``exit_code`` 2) and an interrupt are printed as one
-            sentence, anything else with its traceback.
+            What nobody caught.  Bad input, numbers that are not finite (an ``exit_code`` of
+            their own) and an interrupt are printed as one sentence, anything else with its
+            traceback.
         thread : str
             The thread that raised it, if it is not the main one.
         """
@@ -192,7 +193,7 @@ class Guard:
     def _compare(self, error: BaseException, code: int) -> tuple[bool, bool]:
         """Return whether all ranks have this error, and whether this rank is to print it."""
         if self._size == 1:
-            return code in (2, 130), True
+            return code != 1, True
         if not self._departing.acquire(blocking=False):
             return False, True
         text = f"{type(error).__name__}: {error}".encode(errors="replace")
@@ -266,7 +267,7 @@ def _drain() -> None:
 def _text(error: BaseException, prefix: str, thread: str) -> str:
     if isinstance(error, KeyboardInterrupt):
         return f"{prefix}hpctrain: interrupted\n"
-    if isinstance(error, HpctrainError) and error.exit_code == 2:
+    if isinstance(error, HpctrainError) and error.exit_code != 1:
         return f"{prefix}hpctrain: {error}\n"
     origin = f"in thread {thread}: " if thread else ""
     return f"{prefix}{origin}{''.join(traceback.format_exception(error))}"

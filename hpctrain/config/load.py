@@ -12,7 +12,7 @@ import msgspec
 from hpctrain.config.fields import Key, keys
 from hpctrain.config.lookup import find
 from hpctrain.config.schema import Config
-from hpctrain.config.sources import Flag, Setting, settings
+from hpctrain.config.sources import PREFIX, Flag, Setting, settings
 from hpctrain.errors import ConfigError
 
 __all__ = ["Provenance", "load"]
@@ -32,7 +32,8 @@ def load(
     paths : sequence of path
         TOML files; a later one wins over an earlier one, key by key.
     flags : sequence of (name, text)
-        As ``split`` returns them; they win over everything else.
+        As ``split`` returns them; they win over everything else.  Who names another model
+        gives all its arguments: those of the file below were meant for that file's model.
     environ : mapping, optional
         Variables ``HPCTRAIN__SECTION__KEY``; they win over files.  Others are left alone.
 
@@ -54,11 +55,21 @@ def load(
     provenance = dict.fromkeys(table, "default")
     for setting in settings(paths, flags, environ or {}):
         key = find(setting.path, table, setting.where)
-        values[key.path] = _merged(setting, key, values[key.path])
+        value = _merged(setting, key, values[key.path])
+        if key.path == "model.name" and value != values[key.path]:
+            args = provenance["model.args"]
+            if _kind(args) != _kind(setting.source):  # arguments for the model named before
+                values["model.args"], provenance["model.args"] = {}, "default"
+        values[key.path] = value
         provenance[key.path] = setting.source
     config = _build(values)
     _check_together(config)
     return config, provenance
+
+
+def _kind(source: str) -> str:
+    """Return the file, or what the flags, or the variables, have in common."""
+    return next((p for p in ("--", PREFIX) if source.startswith(p)), source)
 
 
 def _merged(setting: Setting, key: Key, before: Any) -> Any:

@@ -101,12 +101,14 @@ class Report:
             comm=progress.comm, slowest_rank=slowest, slowest_lag=lag,
         )  # fmt: skip
 
-    def epoch(self, at: Position, values: Mapping[str, float]) -> None:
+    def epoch(self, at: Position, values: Mapping[str, float], step: DataParallel) -> None:
         """Report on a whole epoch and its evaluation."""
         if self._world.rank == 0:
             shown = " ".join(f"{n.replace('_', ' ')} {v:.4f}" for n, v in values.items())
             self._console.line(f"epoch {at.epoch + 1} done: {shown}")
             self._record("epoch", at, values)
+        step.meter.take()
+        self._data_s = 0.0
         self._since = perf_counter()
         self._last = Position(step=at.step)
 

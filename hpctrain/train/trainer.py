@@ -120,7 +120,8 @@ class Trainer:
         self.report.begin(self.at)
         values: dict[str, float] = {}
         while not self._over():
-            if self._epoch(stop):
+            if self._epoch(stop) and not self._over():
+                self._check_finite()
                 self.saver.save(self.at)
                 self.saver.finish()
                 return Outcome(False, values)
@@ -172,15 +173,27 @@ class Trainer:
 
     def _end_epoch(self) -> dict[str, float]:
         self.step.state.average_layers(self.world.control)
+        self._check_finite()
         values = self._values(self.at, "train")
         if self.test is not None:
             values.update(self._values(self.evaluate(self.test), "test"))
-        self.report.epoch(self.at, values)
+        self.report.epoch(self.at, values, self.step)
         self.at.next_epoch()
         every = self.settings.checkpoint_every
         if self.at.epoch % every == 0 or self._over():
             self.saver.save(self.at, values)
         return values
+
+    def _check_finite(self) -> None:
+        """Raise rather than evaluate and save parameters that the last step has spoilt.
+
+        Its loss was that of the parameters before it. Replicas are equal, so all ranks raise.
+        """
+        if not bool(np.isfinite(self.step.state.flat.weights).all()):
+            raise NumericError(
+                f"training: parameters are not finite after step {self.at.step}, needed finite "
+                "numbers; lower optim.lr, or set optim.clip_norm"
+            )
 
     def _values(self, sums: Position, which: str) -> dict[str, float]:
         values = {f"{which}_loss": sums.loss_sum / max(sums.count, 1)}

@@ -52,28 +52,26 @@ def hpctrain(tmp_path):
             launch.kill()
 
 
+SETTINGS = """\
+run = {epochs = 3, log_every = 1}
+model = {name = "mlp", args = {inputs = 64, hidden = [8], classes = 4}}
+data = {train = "DATA/train", test = "DATA/test", batch = 16, test_batch = 9}
+"""
+
+
 @pytest.fixture
 def train(hpctrain, data):
-    """Start a training of 3 epochs of 7 steps: ``train(ranks, *words, **environment)``."""
-    base = {
-        "run.epochs": 3,
-        "run.log_every": 1,
-        "model.name": "mlp",
-        "model.args.inputs": 64,
-        "model.args.hidden": "[8]",
-        "model.args.classes": 4,
-        "data.train": data / "train",
-        "data.test": data / "test",
-        "data.batch": 16,
-        "data.test_batch": 9,
-    }
+    """Start a training of 3 epochs of 7 steps: ``train(ranks, *words, **settings)``."""
+    file = data / "run.toml"
+    file.write_text(SETTINGS.replace("DATA", str(data)))
 
     def start(ranks, *words, folder=None, env=None, **settings):
-        chosen = base | {name.replace("__", "."): value for name, value in settings.items()}
-        if "model.name" in settings or "model__name" in settings:
-            chosen = {n: v for n, v in chosen.items() if n not in base or "args" not in n}
-        flags = [word for name, value in chosen.items() for word in (f"--{name}", value)]
+        flags = [
+            word
+            for name, value in settings.items()
+            for word in (f"--{name.replace('__', '.')}", value)
+        ]
         place = {} if folder is None else {"folder": folder}
-        return hpctrain(ranks, "train", *words, *flags, **place, **(env or {}))
+        return hpctrain(ranks, "train", file, *words, *flags, **place, **(env or {}))
 
     return start

@@ -19,7 +19,8 @@ ROOM = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "PYTHONPATH": str(Path(__file__).parent),  # for the models in probing.py
+    # For the models in probing.py, and for the package that these tests belong to.
+    "PYTHONPATH": os.pathsep.join(str(p) for p in Path(__file__).parents[:3:2]),
 }
 
 

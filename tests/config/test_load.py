@@ -201,3 +201,18 @@ def test_a_later_file_replaces_a_table_as_a_whole(write):
     first = write("[model.args]\nwidth = 1\ndepth = 1\n", "a.toml")
     second = write("[model.args]\nwidth = 2\n", "b.toml")
     assert load([first, second])[0].model.args == {"width": 2}
+
+
+def test_who_names_another_model_leaves_the_arguments_of_the_first(write):
+    file = write('[model]\nargs = {size = 1}\nname = "lenet"\n')
+
+    def loaded(*argv):
+        config, provenance = load([file], split(argv)[1])
+        return config.model.name, config.model.args, provenance["model.args"]
+
+    assert loaded() == ("lenet", {"size": 1}, file)
+    assert loaded("--model.name", "mlp") == ("mlp", {}, "default")
+    assert loaded("--model.name", "lenet") == ("lenet", {"size": 1}, file)
+    args = ("--model.args.classes", "2")
+    assert loaded("--model.name", "mlp", *args)[1] == {"classes": 2}
+    assert loaded(*args)[1] == {"size": 1, "classes": 2}

@@ -1,0 +1,135 @@
+"""Bad input is refused in one sentence, with exit code 2, and leaves nothing behind."""
+
+import re
+import shutil
+
+import pytest
+
+pytestmark = [pytest.mark.serial, pytest.mark.slow]
+
+
+def missing(data, folder):
+    return {"data.train": folder / "none"}, "none: "
+
+
+def truncated(data, folder):
+    shutil.copytree(data, folder / "cut")
+    shard = folder / "cut/train/shard-00001.h5"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    return {"data.train": folder / "cut/train"}, "shard-00001.h5"
+
+
+def flipped(data, folder):
+    shutil.copytree(data, folder / "flipped")
+    shard = folder / "flipped/train/shard-00001.h5"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 4
+    shard.write_bytes(content)
+    return {"data.train": folder / "flipped/train"}, "shard-00001.h5"
+
+
+def wrong_type(data, folder):
+    return {"optim.lr": "fast"}, '--optim.lr: got "fast", needed'
+
+
+def small_batch(data, folder):
+    return {"data.batch": 0}, '--data.batch: got "0"'
+
+
+def unknown_model(data, folder):
+    return {"model.name": "lenett"}, "lenett"
+
+
+def no_function(data, folder):
+    return {"model.name": "probing:none"}, "the module 'probing' has no 'none'"
+
+
+def unfit_model(data, folder):
+    return {"model.args.inputs": 65}, "does not take a batch of"
+
+
+def wrong_argument(data, folder):
+    return {"model.args.hiden": 3}, "hiden"
+
+
+def pipeline(data, folder):
+    return {"parallel.pipeline": 2}, "pipeline 2"
+
+
+def too_many_threads(data, folder):
+    return {"device.threads": 999}, "threads"
+
+
+def no_checkpoint(data, folder):
+    return {"run.resume": folder / "none"}, "none"
+
+
+CASES = [
+    missing, truncated, flipped, wrong_type, small_batch, unknown_model, no_function,
+    unfit_model, wrong_argument, pipeline, too_many_threads, no_checkpoint,
+]  # fmt: skip
+
+
+def assert_refused(ended, fragment):
+    assert ended.code == 2
+    assert re.match(r"(\[rank \d+ @ \S+\] )?hpctrain: ", ended.said)
+    assert fragment in ended.said
+    assert ended.said.count("\n") == 1 and ended.said.endswith("\n")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_refused_in_one_sentence(train, data, tmp_path, case, ranks):
+    settings, fragment = case(data, tmp_path)
+
+    ended = train(ranks, **settings).end()
+
+    assert_refused(ended, fragment)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_unknown_key_is_refused_with_the_one_that_was_meant(train, tmp_path, ranks):
+    file = tmp_path / "run.toml"
+    file.write_text("[optim]\nlearning_rate = 1\nlr = 0.1\n[data]\nbach = 4\n")
+
+    ended = train(ranks, file).end()
+
+    assert_refused(ended, "run.toml: ")
+    assert "learning_rate" in ended.said
+    assert not (tmp_path / "runs").exists()
+    assert_refused(train(ranks, "--data.bach", 4).end(), "did you mean")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_damaged_file_is_refused_at_its_line(train, tmp_path, ranks):
+    (tmp_path / "run.toml").write_text("[optim]\nlr = \n")
+
+    assert_refused(train(ranks, "run.toml").end(), "run.toml:2:6: not valid TOML")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_batch_smaller_than_the_ranks_is_refused(train, tmp_path):
+    assert_refused(train(3, data__batch=2).end(), "got 2 records for 3 ranks")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_unfinished_run_with_other_settings_is_not_written_over(train, tmp_path, ranks):
+    env = {"TEST_FAULT": "0 6 raise"}
+    assert train(1, **{"model.name": "probing:build"}, env=env).end().code == 1
+    before = {p: p.read_bytes() for p in tmp_path.rglob("runs/**/*") if p.is_file()}
+
+    ended = train(ranks, optim__lr=0.5).end()
+
+    assert_refused(ended, "optim.lr was 0.02 and is 0.5")
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("runs/**/*") if p.is_file()}
+
+
+def test_a_launcher_that_mpi_does_not_see_is_refused(train, tmp_path):
+    slurm = {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}
+
+    ended = train(0, env=slurm).end()
+
+    assert_refused(ended, "Slurm started 4 tasks but MPI sees 1 rank")
+    assert not (tmp_path / "runs").exists()
