@@ -45,6 +45,14 @@ def open_data(config: Config, world: World) -> Data:
             "least one for each; raise data.batch or start fewer ranks"
         )
 
+    units = -(-config.data.batch // (shard(config) or 1))
+    if units < world.size:
+        raise ConfigError(
+            f"exchange.shard: a batch of {config.data.batch} records has {units} shards of "
+            f"{shard(config)}, needed at least one for each of {world.size} ranks; raise "
+            "data.batch, lower exchange.shard, or set exchange.reproducible to run"
+        )
+
     def opened(path: str) -> Records:
         return open_records(
             path,
@@ -91,7 +99,13 @@ def loader(
         max(1, config.data.prefetch),
         config.device.precision,
         RandomShift(shift, config.run.seed) if shift else None,
+        unit=shard(config) or 1,
     )
+
+
+def shard(config: Config) -> int:
+    """Return the samples of a virtual shard, 0 for none."""
+    return config.exchange.shard if config.exchange.reproducible == "ranks" else 0
 
 
 def objective(

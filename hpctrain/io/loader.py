@@ -56,6 +56,8 @@ class Batch:
     variable : Variable or None
         Stands for the arrays in the engine: a task that reads them names it in ``reads``,
         and the buffers are not filled again before that task has run.
+    row : int
+        Place of the first record in the global batch.
     wait_seconds : float
         How long training stood still for this batch.
     """
@@ -67,6 +69,7 @@ class Batch:
     epoch: int
     step: int
     variable: Variable | None
+    row: int = 0
     wait_seconds: float = 0.0
     _give_back: Callable[[], None] | None = field(default=None, repr=False)
 
@@ -102,6 +105,8 @@ class Loader:
     transform : callable, optional
         ``transform(arrays, ids, epoch)`` changes the arrays of a batch in place; by record
         number, so that it does not depend on the number of ranks (see `augment`).
+    unit : int
+        Records of a batch that go to one rank together (see `sampler.part`).
 
     Attributes
     ----------
@@ -125,6 +130,7 @@ class Loader:
         depth: int = 2,
         dtype: npt.DTypeLike = np.float32,
         transform: Transform | None = None,
+        unit: int = 1,
     ) -> None:
         if plan.n != records.n:
             raise ConfigError(
@@ -137,7 +143,8 @@ class Loader:
         self.rank = rank
         self.size = size
         self.depth = depth
-        self._capacity = part(min(plan.batch, max(plan.n, 1)), 0, size).stop
+        self.unit = unit
+        self._capacity = part(min(plan.batch, max(plan.n, 1)), 0, size, unit).stop
         part(0, rank, size)  # refuses a rank outside the group
         self._engine = engine
         self.dtype = dtype
@@ -180,7 +187,7 @@ class Loader:
 
     def _start(self, batches: EpochPlan, step: int) -> tuple[_Slot, Batch]:
         """Begin to read a batch into free buffers."""
-        ids, total = batches.batch(step, self.rank, self.size)
+        ids, total = batches.batch(step, self.rank, self.size, self.unit)
         slot = self._free.pop() if self._free else self._new_slot()
         arrays = {name: array[: len(ids)] for name, array in slot.buffers.items()}
         batch = Batch(
@@ -191,6 +198,7 @@ class Loader:
             batches.epoch,
             step,
             slot.variable,
+            part(total, self.rank, self.size, self.unit).start,
         )
         batch._give_back = partial(self._free.append, slot)
         fill = partial(self._fill, arrays, ids, batches.epoch)

@@ -114,7 +114,7 @@ def deal(order: Ids, batch: int, streams: int) -> Ids:
     return dealt
 
 
-def part(batch_records: int, rank: int, size: int) -> slice:
+def part(batch_records: int, rank: int, size: int, unit: int = 1) -> slice:
     """Return the places of a batch that a rank takes.
 
     Parameters
@@ -123,23 +123,28 @@ def part(batch_records: int, rank: int, size: int) -> slice:
         Records of the global batch; the last one of an epoch may be short.
     rank, size : int
         This rank and the number of ranks that share the batch.
+    unit : int
+        Records that stay together: each rank begins at a multiple of it.
 
     Returns
     -------
     slice
-        Consecutive places; the ranks' counts differ by at most 1, and some are 0 where
-        there are fewer records than ranks.
+        Consecutive places; the ranks' counts differ by at most one unit, and some are 0 where
+        there are fewer units than ranks.
 
     Examples
     --------
     >>> [part(7, rank, 3) for rank in range(3)]
     [slice(0, 3, None), slice(3, 5, None), slice(5, 7, None)]
+    >>> [part(7, rank, 3, unit=2) for rank in range(3)]
+    [slice(0, 4, None), slice(4, 6, None), slice(6, 7, None)]
     """
     if not 0 <= rank < size:
         raise ConfigError(f"part: rank {rank} is outside a group of {size} ranks")
-    least, extra = divmod(batch_records, size)
+    least, extra = divmod(-(-batch_records // unit), size)
     start = rank * least + min(rank, extra)
-    return slice(start, start + least + (rank < extra))
+    stop = start + least + (rank < extra)
+    return slice(min(start * unit, batch_records), min(stop * unit, batch_records))
 
 
 @dataclass(frozen=True)
@@ -164,8 +169,14 @@ class EpochPlan:
         order = epoch_order(plan.n, plan.seed, self.epoch, plan.grain, plan.window // streams)
         return deal(order, plan.batch, streams)
 
-    def batch(self, step: int, rank: int = 0, size: int = 1) -> tuple[Ids, int]:
+    def batch(self, step: int, rank: int = 0, size: int = 1, unit: int = 1) -> tuple[Ids, int]:
         """Return this rank's records of a batch, and how many all ranks have together.
+
+        Parameters
+        ----------
+        step, rank, size : int
+        unit : int
+            Records that stay together, as in `part`.
 
         Returns
         -------
@@ -179,7 +190,7 @@ class EpochPlan:
                 f"plan: got step {step} of epoch {self.epoch}, needed 0 to {self.steps - 1}"
             )
         ids = self.order[step * self.plan.batch : (step + 1) * self.plan.batch]
-        return ids[part(len(ids), rank, size)], len(ids)
+        return ids[part(len(ids), rank, size, unit)], len(ids)
 
 
 @dataclass(frozen=True, slots=True)

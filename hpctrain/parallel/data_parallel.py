@@ -28,6 +28,7 @@ from hpctrain.parallel.exchange import AllReduce, Alone, Exchange
 from hpctrain.parallel.flat import Slice
 from hpctrain.parallel.meter import Meter
 from hpctrain.parallel.program import Objective
+from hpctrain.parallel.shards import ShardSums, cut_work
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import CORRECT, COUNT, LAG, LOSS, STOP, Options, StepResult, Work
 
@@ -76,7 +77,9 @@ class DataParallel:
         self.stop = False  # set by whoever wants all ranks to stop
         self.step_number = 0
         flat = state.flat
-        self._exchange: Exchange = AllReduce(group, flat.grads) if group.size > 1 else Alone()
+        self._sums = ShardSums(flat) if self.options.shard else None
+        sent = flat.grads if self._sums is None else self._sums.buffer
+        self._exchange: Exchange = AllReduce(group, sent) if group.size > 1 else Alone()
         self._bound: dict[Any, BoundStep] = {}
         self._order: list[int] = []
         # Slices of nothing but padding, which no segment makes final.
@@ -127,6 +130,7 @@ class DataParallel:
         if not self.options.overlap:
             for index in self._order:
                 self._push_finish(self.state.flat.slices[index])
+        self._push_settle()
         if self.options.clip_norm:
             self._push_norm()
         for index in self._order:
@@ -148,19 +152,36 @@ class DataParallel:
 
     def _push_gradient(self, work: Work, number: int) -> int:
         """Push the segments; return how many exchanges could be pushed between them."""
+        final = set(self._empty)
+        begun = 0
+        parts = cut_work(work, self.options.shard)
+        for place, part in enumerate(parts):
+            bound = self._bound_for(part)
+            self._push_feed(bound, part, number)
+            for segment in bound.segments:
+                self._push_segment(bound, segment)
+                self._push_sums([s for s in segment.final if s], place == 0)
+                if part is parts[-1]:
+                    final.update(segment.final)
+                    begun = self._push_exchanges(begun, final - {0})
+            self._push_riders(bound, part)
+            self._push_sums([0], place == 0)
+        return begun
+
+    def _bound_for(self, work: Work) -> BoundStep:
         key = work.specs()
         if key not in self._bound:
             self._bound[key] = BoundStep(self.objective, self.state, key)
-        bound = self._bound[key]
-        final = set(self._empty)
-        begun = 0
-        self._push_feed(bound, work, number)
-        for segment in bound.segments:
-            self._push_segment(bound, segment)
-            final.update(segment.final)
-            begun = self._push_exchanges(begun, final - {0})
-        self._push_riders(bound, work)
-        return begun
+        return self._bound[key]
+
+    def _push_sums(self, final: Sequence[int], first: bool) -> None:
+        """Add the slices that are final for one shard to the sums over shards."""
+        if self._sums is None:
+            return
+        for index in final:
+            add = partial(self._sums.add, self.state.flat.slices[index], first)
+            work = partial(self.meter.timed, add)
+            self.engine.push(work, (), (self._gradients[index],), name=f"add shard {index}")
 
     def _push_feed(self, bound: BoundStep, work: Work, number: int) -> None:
         reads = () if work.variable is None else (work.variable,)
@@ -216,12 +237,22 @@ class DataParallel:
         stop = self.stop
 
         def zero() -> None:
-            self.state.flat.grads[...] = 0
-            self.state.flat.riders[STOP] = stop
+            sent = self.state.flat.grads if self._sums is None else self._sums.buffer
+            sent[...] = 0
+            sent[STOP] = stop
 
         reads = () if work.variable is None else (work.variable,)
         self.engine.push(zero, reads, (self._arena, *self._gradients), name="no samples")
         return 0
+
+    def _push_settle(self) -> None:
+        """Round the sums over shards to the dtype of the parameters."""
+        if self._sums is None:
+            return
+        for index in self._order:
+            settle = partial(self._sums.settle, self.state.flat.slices[index])
+            work = partial(self.meter.timed, settle)
+            self.engine.push(work, (), (self._gradients[index],), name=f"settle {index}")
 
     def _push_norm(self) -> None:
         self.engine.push(self._measure, self._gradients, (self._norm,), name="norm")

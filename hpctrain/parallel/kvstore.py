@@ -187,6 +187,14 @@ class KVStore:
             for target in _all(targets):
                 total.copyto(target)
 
+    def replace(self, key: Any, value: Any) -> None:
+        """Let keys have other values, those of rank 0; nothing is updated."""
+        for name, tensor in _paired(key, value):
+            stored = self._value(name)
+            _all(tensor)[0].copyto(stored)
+            if self.group is not None:
+                self.group.bcast(stored.array, 0)
+
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Init with ``value``, then pull into ``out``."""
         self.init(key, value)

@@ -24,10 +24,14 @@ class Options:
         pass: better where no core is free for the thread.
     clip_norm : float
         Largest norm of the whole gradient; 0 for no limit.
+    shard : int
+        Samples of a virtual shard, for gradients of the same bits on any number of ranks;
+        0 for none. See `hpctrain.parallel.shards`.
     """
 
     overlap: bool = True
     clip_norm: float = 0.0
+    shard: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import numpy as np
 from hpctrain.comm.world import World
 from hpctrain.errors import NumericError
 from hpctrain.io import Batch, Loader
-from hpctrain.io.sampler import part
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.work import LAG, StepResult, Work
@@ -123,11 +122,15 @@ class Trainer:
             if self._epoch(stop) and not self._over():
                 self._check_finite()
                 self.saver.save(self.at)
-                self.saver.finish()
+                self._finish()
                 return Outcome(False, values)
             values = self._end_epoch()
-        self.saver.finish()
+        self._finish()
         return Outcome(True, values or self.saver.last_values)
+
+    def _finish(self) -> None:
+        self.profile.finish()
+        self.saver.finish()
 
     def _over(self) -> bool:
         limit = self.settings.max_steps
@@ -153,9 +156,13 @@ class Trainer:
         return stopping
 
     def _work(self, batch: Batch, loader: Loader) -> Work:
-        row = part(batch.global_count, loader.rank, loader.size).start
         return Work(
-            batch.inputs, batch.targets, batch.count, batch.global_count, row, batch.variable
+            batch.inputs,
+            batch.targets,
+            batch.count,
+            batch.global_count,
+            batch.row,
+            batch.variable,
         )
 
     def _take(self, number: int) -> bool:
@@ -172,13 +179,18 @@ class Trainer:
         return result.stop
 
     def _end_epoch(self) -> dict[str, float]:
-        self.step.state.average_layers(self.world.control)
+        state = self.step.state
+        own = state.average_layers(self.world.control)
         self._check_finite()
         values = self._values(self.at, "train")
         if self.test is not None:
             values.update(self._values(self.evaluate(self.test), "test"))
         self.report.epoch(self.at, values, self.step)
-        self.at.next_epoch()
+        if self.at.batch < self.train.plan.steps:
+            # The limit of steps fell into this epoch: a longer run goes on within it.
+            state.restore_layers(own)
+        else:
+            self.at.next_epoch()
         every = self.settings.checkpoint_every
         if self.at.epoch % every == 0 or self._over():
             self.saver.save(self.at, values)

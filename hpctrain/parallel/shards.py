@@ -1,0 +1,85 @@
+"""Gradients whose bits do not depend on the number of ranks.
+
+A global batch is cut into *virtual shards* of a few samples, and a rank computes whole shards,
+one after the other. So every product sums over the samples of one shard, wherever that is
+computed, and only the sums over shards depend on who computes what. These are made in twice
+the precision and rounded at the end: sums of a few dozen numbers in float32 are then exact,
+unless the numbers differ by a factor of more than about 2**20, and the order cannot matter.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from hpctrain.errors import ConfigError
+from hpctrain.parallel.flat import FlatParameters, Slice
+from hpctrain.parallel.work import Work
+
+__all__ = ["ShardSums", "cut_work"]
+
+
+def cut_work(work: Work, shard: int) -> list[Work]:
+    """Cut the part of a rank into virtual shards of ``shard`` samples.
+
+    Parameters
+    ----------
+    work : Work
+        Its first sample must begin a shard.
+    shard : int
+        Samples of a shard; 0 for no cutting. Axis 0 of the arrays counts samples.
+
+    Raises
+    ------
+    ConfigError
+        If ``work`` begins inside a shard.
+    """
+    if not shard:
+        return [work]
+    if work.row % shard:
+        raise ConfigError(
+            f"shards: this rank begins at sample {work.row} of the batch, needed a multiple of "
+            f"{shard}; divide batches by io.sampler.part with unit={shard}"
+        )
+    return [
+        Work(
+            [a[start : start + shard] for a in work.inputs],
+            [a[start : start + shard] for a in work.targets],
+            min(shard, work.count - start),
+            work.global_count,
+            work.row + start,
+            work.variable,
+        )
+        for start in range(0, work.count, shard)
+    ]
+
+
+class ShardSums:
+    """Sums of gradients over the shards of a step, in float64.
+
+    Parameters
+    ----------
+    flat : FlatParameters
+        Its gradient buffer holds the gradient of one shard, and at the end of all.
+
+    Attributes
+    ----------
+    buffer : array, shape (total,), float64
+        What is exchanged.
+    """
+
+    def __init__(self, flat: FlatParameters) -> None:
+        self._flat = flat
+        self.buffer = flat.device.module.zeros(flat.total, np.float64)
+
+    def add(self, piece: Slice, first: bool) -> None:
+        """Add the gradient of one shard; the first one of a step begins the sum."""
+        sums: Any = self.buffer[piece.start : piece.stop]
+        part = self._flat.grads[piece.start : piece.stop]
+        if first:
+            sums[...] = part
+        else:
+            sums += part
+
+    def settle(self, piece: Slice) -> None:
+        """Round the sum over all ranks into the gradient buffer."""
+        self._flat.grads[piece.start : piece.stop] = self.buffer[piece.start : piece.stop]
