@@ -161,7 +161,7 @@ class Exchange(Section, frozen=True):
     overlap: Literal["auto", "on", "off"] = "auto"
     """exchange while the backward pass goes on; auto: where a core is free for it"""
     reproducible: Literal["run", "ranks"] = "run"
-    """run: the same command gives the same bits; ranks: so does any number of ranks (float32)"""
+    """run: the same command gives the same bits; ranks: any number of ranks does, in float32"""
     shard: Positive = 8
     """samples of a batch that stay together if reproducible is ranks; costs speed if small"""
 
