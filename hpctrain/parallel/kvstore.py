@@ -12,17 +12,18 @@ the last one left. Keys are compared over the ranks by name, not by the order of
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpctrain.autograd import Tensor
-from hpctrain.backend import module_of, to_device
+from hpctrain.backend import module_of
 from hpctrain.comm import world
 from hpctrain.comm.agree import agree
 from hpctrain.comm.group import Group
 from hpctrain.errors import ConfigError
 from hpctrain.optim import Optimizer
+from hpctrain.parallel.keyed import all_of, buckets, paired, summed
 from hpctrain.parallel.updater import Key, Updater
 from hpctrain.symbol.arrays import load_arrays, save_arrays
 
@@ -30,7 +31,6 @@ __all__ = ["KVStore", "create"]
 
 LOCAL = ("local", "device", "nccl")
 ALLREDUCE = ("dist_sync", "dist_device_sync", "dist_sync_device", "allreduce", "horovod")
-BUCKET_BYTES = 4 << 20  # arrays are sent together up to about this size
 
 Update = Callable[[Key, Tensor, Tensor], None]
 
@@ -112,7 +112,7 @@ class KVStore:
             If a key is there already, numbers and names are mixed, or keys, shapes or dtypes
             differ over the ranks.
         """
-        pairs = [(k, _all(v)[0]) for k, v in _paired(key, value)]
+        pairs = [(k, all_of(v)[0]) for k, v in paired(key, value)]
         for name, _ in pairs:
             self._check_new(name, [k for k, _ in pairs])
         if self.group is not None:
@@ -154,8 +154,8 @@ class KVStore:
         With an optimizer, or an updater, that is called with the sum; otherwise the sum
         takes the place of the stored value. Returns when this is done.
         """
-        pairs = [(k, self._value(k), _all(v)) for k, v in _paired(key, value)]
-        sums = [_summed(values, stored) for _, stored, values in pairs]
+        pairs = [(k, self._value(k), all_of(v)) for k, v in paired(key, value)]
+        sums = [summed(values, stored) for _, stored, values in pairs]
         self._add_ranks([t.array for t in sums])
         for (name, stored, _), total in zip(pairs, sums, strict=True):
             if self.updater is None:
@@ -165,9 +165,9 @@ class KVStore:
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, **_: Any) -> None:
         """Copy stored values into ``out``: a tensor, or one for each device, for each key."""
-        for name, targets in _paired(key, out):
+        for name, targets in paired(key, out):
             stored = self._value(name)
-            for target in _all(targets):
+            for target in all_of(targets):
                 stored.copyto(target)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -180,18 +180,18 @@ class KVStore:
             self.push(key, value, priority)
             self.pull(key, out, priority)
             return
-        pairs = [(self._value(k), _all(v)) for k, v in _paired(key, value)]
-        sums = [_summed(values, stored) for stored, values in pairs]
+        pairs = [(self._value(k), all_of(v)) for k, v in paired(key, value)]
+        sums = [summed(values, stored) for stored, values in pairs]
         self._add_ranks([t.array for t in sums])
-        for total, (_, targets) in zip(sums, _paired(key, out), strict=True):
-            for target in _all(targets):
+        for total, (_, targets) in zip(sums, paired(key, out), strict=True):
+            for target in all_of(targets):
                 total.copyto(target)
 
     def replace(self, key: Any, value: Any) -> None:
         """Let keys have other values, those of rank 0; nothing is updated."""
-        for name, tensor in _paired(key, value):
+        for name, tensor in paired(key, value):
             stored = self._value(name)
-            _all(tensor)[0].copyto(stored)
+            all_of(tensor)[0].copyto(stored)
             if self.group is not None:
                 self.group.bcast(stored.array, 0)
 
@@ -204,7 +204,7 @@ class KVStore:
         """Sum arrays over the ranks in place, many small ones in one message."""
         if self.group is None or self.group.size == 1:
             return
-        for bucket in _buckets(arrays):
+        for bucket in buckets(arrays):
             if len(bucket) == 1:
                 self.group.allreduce(bucket[0])
                 continue
@@ -264,49 +264,3 @@ class KVStore:
         if not isinstance(self.updater, Updater):
             raise ConfigError("kvstore: there is no optimizer; call set_optimizer first")
         return self.updater
-
-
-def _paired(key: Any, value: Any) -> list[tuple[Key, Any]]:
-    """Return (key, value) pairs, from one of each or from a list of each."""
-    if not isinstance(key, list | tuple):
-        return [(key, value)]
-    if not isinstance(value, list | tuple) or len(value) != len(key):
-        raise ConfigError(f"kvstore: got {len(key)} keys, needed as many values in a list")
-    return list(zip(key, value, strict=True))
-
-
-def _all(value: Any) -> list[Tensor]:
-    """Return the tensors of one key, one for each device."""
-    found = list(value) if isinstance(value, list | tuple) else [value]
-    if not found or not all(isinstance(item, Tensor) for item in found):
-        raise ConfigError(f"kvstore: got {value!r}, needed a tensor or several")
-    return found
-
-
-def _summed(values: Sequence[Tensor], stored: Tensor) -> Tensor:
-    """Return the sum over devices, in their order, as a new array beside the stored one."""
-    for value in values:
-        if value.spec != stored.spec:
-            raise ConfigError(f"kvstore: got {value.spec}, needed {stored.spec}")
-    device = stored.device
-    total = to_device(values[0].array, device).copy(order="C")
-    for value in values[1:]:
-        total += to_device(value.array, device)
-    return Tensor(total, device=device)
-
-
-def _buckets(arrays: Sequence[Any]) -> Iterator[list[Any]]:
-    """Cut a list of arrays into runs of one dtype and device, of at most the bucket's size."""
-    bucket: list[Any] = []
-    size = 0
-    for array in arrays:
-        other = bucket and (
-            array.dtype != bucket[0].dtype or type(array) is not type(bucket[0])
-        )
-        if bucket and (other or size + array.nbytes > BUCKET_BYTES):
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(array)
-        size += array.nbytes
-    if bucket:
-        yield bucket

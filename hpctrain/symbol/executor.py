@@ -34,6 +34,7 @@ class Executor:
 
     Attributes
     ----------
+    ctx : Device
     arg_dict, grad_dict, aux_dict : dict of str to Tensor
         The arrays by name; ``grad_dict`` has those only that are wanted.
     outputs : list of Tensor
@@ -50,7 +51,7 @@ class Executor:
         aux: Mapping[str, Tensor],
         seed: int = 0,
     ) -> None:
-        self._heads, self._ctx, self._requests = list(heads), ctx, dict(requests)
+        self._heads, self.ctx, self._requests = list(heads), ctx, dict(requests)
         self._nodes = in_order(heads)
         state = auxiliary(self._nodes)
         plain = [node for node in self._nodes if node.operator is None]
@@ -111,6 +112,11 @@ class Executor:
         for stream in self._streams:
             stream.array[2] = row
 
+    def skip(self) -> None:
+        """Let a training pass go by without rows, so that random numbers stay in step."""
+        for stream in self._streams:
+            stream.array[1] += np.uint64(1)
+
     def forward(self, is_train: bool = False, **values: Any) -> list[Any]:
         """Compute the outputs.
 
@@ -119,8 +125,8 @@ class Executor:
         is_train : bool
             Whether layers behave as in training, and `backward` follows.
         **values : Tensor or array_like
-            New elements of arguments. Another shape than the bound one is taken, too, by
-            arguments without gradient.
+            New elements of arguments. Another number of rows than the bound one is taken,
+            too, with a new array for the gradient if one is wanted.
 
         Returns
         -------
@@ -141,14 +147,16 @@ class Executor:
         leaf = self.arg_dict[name]
         given = value.array if isinstance(value, Tensor) else np.asarray(value)
         if given.shape != leaf.shape:
-            if self._requests[name] != "null":
+            wanted = self._requests[name]
+            if wanted != "null" and given.shape[1:] != leaf.shape[1:]:
                 raise ShapeError(
                     f"forward: got shape {given.shape} for {name!r}, needed {leaf.shape}, "
-                    "since its gradient is wanted"
+                    "or another number of rows"
                 )
-            array = empty(given.shape, leaf.dtype, self._ctx)
-            leaf = self.arg_dict[name] = Tensor.from_value(array, Spec.of(array), self._ctx)
-        leaf.array[...] = to_device(given, self._ctx)
+            array = empty(given.shape, leaf.dtype, self.ctx)
+            leaf = self.arg_dict[name] = Tensor.from_value(array, Spec.of(array), self.ctx)
+            leaf.attach_grad(wanted)
+        leaf.array[...] = to_device(given, self.ctx)
 
     def backward(self, out_grads: Any = None) -> None:
         """Compute the gradients of the last ``forward(is_train=True)`` into ``grad_dict``.
@@ -178,7 +186,7 @@ class Executor:
             for name, value in given.items():
                 if name in own:
                     array = value.array if isinstance(value, Tensor) else np.asarray(value)
-                    own[name].array[...] = to_device(array, self._ctx)
+                    own[name].array[...] = to_device(array, self.ctx)
                 elif not allow_extra_params:
                     raise ConfigError(f"copy_params_from: got {name!r}, which is not there")
 

@@ -1,0 +1,165 @@
+"""The executors of a module, one on each device, with a batch divided over them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpctrain.autograd import Spec, Tensor
+from hpctrain.backend import Device
+from hpctrain.errors import ConfigError
+from hpctrain.io import DataBatch, DataDesc
+from hpctrain.io.sampler import part
+from hpctrain.ops import concat
+from hpctrain.symbol import Symbol
+from hpctrain.symbol.evaluate import infer
+from hpctrain.symbol.executor import Executor
+
+__all__ = ["Executors", "label_shapes_of"]
+
+
+class Executors:
+    """One executor for each device.
+
+    Parameters
+    ----------
+    symbol : Symbol
+    devices : sequence of Device
+    data, label : sequence of DataDesc
+        What a batch brings; others of the symbol's arguments are parameters.
+    requests : mapping of str to str
+        ``write``, ``add`` or ``null`` for each argument.
+    seed : int
+        Of random numbers.
+
+    Notes
+    -----
+    A batch of n rows gives each device n / k, the first ones one more where that does not
+    divide; a device without rows does nothing, and its gradients are 0.
+    """
+
+    def __init__(
+        self,
+        symbol: Symbol,
+        devices: Sequence[Device],
+        data: Sequence[DataDesc],
+        label: Sequence[DataDesc],
+        requests: Mapping[str, str],
+        seed: int = 0,
+    ) -> None:
+        self.data, self.label = list(data), list(label)
+        self.devices = list(devices)
+        described = [*data, *label]
+        arguments = symbol.list_arguments()
+        unknown = [d.name for d in data if d.name not in arguments]
+        if unknown:
+            raise ConfigError(
+                f"bind: the symbol has no argument {unknown[0]!r}, only {', '.join(arguments)}"
+            )
+        shapes = {d.name: tuple(d.shape) for d in described if d.name in arguments}
+        types = {d.name: d.dtype for d in described}
+        self.specs, outputs = infer(symbol.heads, shapes, types)
+        self._outputs = [spec for spec in outputs if spec is not None]
+        self.executors: list[Executor] = [
+            symbol.simple_bind(device, dict(requests), types, seed, **shapes)
+            for device in devices
+        ]
+        self._requests = requests
+        self._active: list[Executor] = []
+
+    def forward(self, batch: DataBatch, is_train: bool, row: int = 0) -> None:
+        """Compute the outputs of a batch.
+
+        Parameters
+        ----------
+        batch : DataBatch
+        is_train : bool
+        row : int
+            The batch's first row in the batch of all ranks.
+        """
+        given = self._given(batch)
+        self._active = []
+        for executor, rows in zip(
+            self.executors, self._slices(len(batch.data[0])), strict=True
+        ):
+            if rows.stop > rows.start:
+                executor.set_row(row + rows.start)
+                parts = {name: array[rows] for name, array in given.items()}
+                executor.forward(is_train, **parts)
+                self._active.append(executor)
+            elif is_train:
+                executor.skip()
+
+    def _given(self, batch: DataBatch) -> dict[str, Any]:
+        """Return arrays by argument; labels that are not there are zeros."""
+        rows = len(batch.data[0])
+        pairs = [*zip(self.data, batch.data, strict=True)]
+        pairs += [*zip(self.label, batch.label or [], strict=bool(batch.label))]
+        found = {desc.name: value.array for desc, value in pairs if desc.name in self.specs}
+        for desc in self.label:
+            if desc.name not in found and desc.name in self.specs:
+                found[desc.name] = np.zeros((rows, *desc.shape[1:]), np.float32)
+        return found
+
+    def _slices(self, rows: int) -> list[slice]:
+        return [part(rows, i, len(self.devices)) for i in range(len(self.devices))]
+
+    def backward(self, out_grads: Sequence[Tensor] | None = None) -> None:
+        """Compute the gradients of the last batch on each device."""
+        start = 0
+        for executor in self.executors:
+            if executor not in self._active:
+                for gradient in executor.grad_dict.values():
+                    gradient.array[...] = 0
+                continue
+            stop = start + len(executor.outputs[0])
+            parts = None
+            if out_grads is not None:
+                home = executor.ctx
+                parts = [Tensor(g.array[start:stop], device=home) for g in out_grads]
+            executor.backward(parts)
+            start = stop
+
+    def outputs(self) -> list[Any]:
+        """Return the outputs of the last batch, joined on the first device."""
+        if not self._active:
+            return [_empty(spec, self.devices[0]) for spec in self._outputs]
+        return self._joined([executor.outputs for executor in self._active])
+
+    def input_grads(self) -> list[Any]:
+        """Return the gradients of the data of the last batch, joined on the first device."""
+        names = [desc.name for desc in self.data]
+        return self._joined([[e.grad_dict[n] for n in names] for e in self._active])
+
+    def _joined(self, parts: Sequence[Sequence[Any]]) -> list[Any]:
+        home = self.devices[0]
+        return [
+            concat([t.detach().as_in_context(home) for t in column]) if len(column) > 1
+            else column[0].detach()
+            for column in zip(*parts, strict=True)
+        ]  # fmt: skip
+
+    def grads(self, name: str) -> list[Any]:
+        """Return the gradients of a parameter, one for each device."""
+        return [executor.grad_dict[name] for executor in self.executors]
+
+    def args(self, name: str) -> list[Any]:
+        """Return a parameter on each device."""
+        return [executor.arg_dict[name] for executor in self.executors]
+
+    def aux(self, name: str) -> list[Any]:
+        """Return a state on each device."""
+        return [executor.aux_dict[name] for executor in self.executors]
+
+
+def _empty(spec: Spec, device: Device) -> Tensor:
+    return Tensor(np.empty((0, *spec.shape[1:]), spec.dtype), device=device)
+
+
+def label_shapes_of(
+    symbol: Symbol, data: Sequence[DataDesc], names: Sequence[str]
+) -> list[DataDesc]:
+    """Return the labels, with the shapes that follow from those of the data."""
+    found = symbol.infer_shape_partial(**{desc.name: desc.shape for desc in data})[0]
+    pairs = zip(symbol.list_arguments(), found, strict=True)
+    return [DataDesc(name, s) for name, s in pairs if name in names and s is not None]
