@@ -227,7 +227,7 @@ class Module(Loops):
         self._store = ParameterStore(self._bound, kvstore, updater, names, self.aux_names)
         if self._states is not None:
             self._store.load_states(self._states)
-            self._states = None
+        self._states = None
 
     @property
     def _parameters(self) -> ParameterStore:
@@ -273,8 +273,7 @@ class Module(Loops):
         assert self._batch is not None, "update_metric: call forward first"
         rows = self._batch.count
         outputs = self.get_outputs()
-        pairs = zip(outputs, labels or outputs, strict=False)
-        for output, label in pairs if rows else ():
+        for output, label in zip(outputs, labels or outputs, strict=False) if rows else ():
             eval_metric.update(output.array[:rows], label.array[:rows])
 
     def end_epoch(self) -> None:
