@@ -13,6 +13,7 @@ COMMANDS = {
     "train": ("hpctrain.cli.train", "train a model (the default)", True),
     "selfcheck": ("hpctrain.cli.selfcheck", "compare training on P ranks with 1 rank", True),
     "bench": ("hpctrain.cli.bench", "time the training step of a workload", True),
+    "doctor": ("hpctrain.cli.doctor", "report on installation and launch", True),
     "config": ("hpctrain.cli.config", "write or show a configuration", False),
     "data": ("hpctrain.cli.data", "look at data files, or check them", False),
 }
@@ -56,8 +57,14 @@ def main(argv: Sequence[str]) -> int:
         return 0
     name = words.pop(0) if words and words[0] in COMMANDS else "train"
     module, _, needs_mpi = COMMANDS[name]
+    helping = bool({"-h", "--help"}.intersection(words))
+    if helping and name == "train":
+        print(importlib.import_module("hpctrain.config").help_text())
+        return 0
+    if helping and needs_mpi:
+        importlib.import_module("hpctrain.comm.installed").keep_from_starting()
     run = importlib.import_module(module).run
-    if needs_mpi and not {"-h", "--help"}.intersection(words):
+    if needs_mpi and not helping:
         return int(run(words))  # errors are the business of all ranks: see comm.guard
     try:
         return int(run(words))

@@ -1,11 +1,14 @@
 """How many threads of a rank may compute: as many as it has cores to itself."""
 
 import os
+from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
-from hpctrain.comm.world import World
 from hpctrain.errors import ConfigError
+
+if TYPE_CHECKING:  # importing it starts MPI
+    from hpctrain.comm.world import World
 
 __all__ = ["cores_of_rank", "limit_threads"]
 
@@ -30,7 +33,7 @@ def cores_of_rank(masks: list[list[int]], rank: int) -> float:
     return sum(1 / sum(core in mask for mask in masks) for core in masks[rank])
 
 
-def limit_threads(world: World, wanted: int) -> tuple[int, float]:
+def limit_threads(world: "World", wanted: int) -> tuple[int, float]:
     """Limit the threads of BLAS and OpenMP on this rank; collective.
 
     Parameters

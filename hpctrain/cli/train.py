@@ -14,7 +14,7 @@ from hpctrain.cli.threads import limit_threads
 from hpctrain.comm import guard
 from hpctrain.comm.agree import agree
 from hpctrain.comm.world import World, start
-from hpctrain.config import NOT_COUNTED, Config, digest, help_text, load, split, to_toml
+from hpctrain.config import NOT_COUNTED, Config, digest, load, split, to_toml
 from hpctrain.errors import ConfigError, HpctrainError
 from hpctrain.io.sampler import part
 from hpctrain.parallel.data_parallel import DataParallel
@@ -34,14 +34,12 @@ from hpctrain.train.trainer import Outcome, Settings, Trainer
 __all__ = ["run"]
 
 DEFAULT = Path(__file__).with_name("mnist.toml")  # what is trained if no file is named
+PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
 LANES = {"compute": 1, "comm": 1, "io": 2, "copy": 1}
 
 
 def run(argv: Sequence[str]) -> int:
     """Train as the command line says; collective over all ranks that were started."""
-    if {"-h", "--help"}.intersection(argv):
-        print(help_text())
-        return 0
     # The trainer looks whether numbers are finite, and says so once for all ranks.
     warnings.filterwarnings(
         "ignore", "(overflow|invalid value|divide by zero) encountered", RuntimeWarning
@@ -164,6 +162,7 @@ def _step(
     options = Options(
         # A communication thread spins while it waits, which pays only on a core of its own.
         overlap=cores > 1 if overlap == "auto" else overlap == "on",
+        pause_s=PAUSE_S if cores < 1 else 0.0,
         clip_norm=config.optim.clip_norm,
         shard=build.shard(config),
     )

@@ -1,5 +1,6 @@
 """Messages under way, and MPI's complaints put into a sentence."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,14 +55,23 @@ class Handle:
         self._requests = list(requests)
         self._complete = finish
 
-    def wait(self) -> None:
+    def wait(self, pause_s: float = 0.0) -> None:
         """Block until all is complete; a second call returns at once.
+
+        Parameters
+        ----------
+        pause_s : float
+            Above 0, look this often and leave the core to others in between: an MPI library
+            spins while it waits, which slows the very ranks that it waits for where there
+            are more ranks than cores.
 
         Raises
         ------
         CommError
             If MPI reports an error, or a message of another size than the buffer's came.
         """
+        while pause_s and not self.test():
+            time.sleep(pause_s)
         self._advance(MPI.Request.Waitall)
 
     def test(self) -> bool:

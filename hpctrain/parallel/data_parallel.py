@@ -79,7 +79,9 @@ class DataParallel:
         flat = state.flat
         self._sums = ShardSums(flat) if self.options.shard else None
         sent = flat.grads if self._sums is None else self._sums.buffer
-        self._exchange: Exchange = AllReduce(group, sent) if group.size > 1 else Alone()
+        self._exchange: Exchange = Alone()
+        if group.size > 1:
+            self._exchange = AllReduce(group, sent, self.options.pause_s)
         self._bound: dict[Any, BoundStep] = {}
         self._order: list[int] = []
         # Slices of nothing but padding, which no segment makes final.

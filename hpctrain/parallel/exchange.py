@@ -42,14 +42,17 @@ class AllReduce:
         Used by this exchange alone.
     grads : array, shape (total,)
         The flat gradient buffer of this rank.
+    pause_s : float
+        How to wait; see `hpctrain.comm.request.Handle.wait`.
 
     Notes
     -----
     Sends about ``2 (p - 1) / p`` times the bytes of a slice, as MPI chooses.
     """
 
-    def __init__(self, group: Group, grads: Any) -> None:
+    def __init__(self, group: Group, grads: Any, pause_s: float = 0.0) -> None:
         self._group = group
+        self._pause_s = pause_s
         self._grads = grads
         self._under_way: dict[int, Handle] = {}
 
@@ -60,4 +63,4 @@ class AllReduce:
 
     def finish(self, piece: Slice) -> None:
         """Wait for it."""
-        self._under_way.pop(piece.index).wait()
+        self._under_way.pop(piece.index).wait(self._pause_s)

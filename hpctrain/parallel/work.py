@@ -22,6 +22,9 @@ class Options:
         Exchange on a communication thread while the backward pass goes on. Otherwise
         messages are posted as early, and completed on the compute lane after the backward
         pass: better where no core is free for the thread.
+    pause_s : float
+        How often to look for a message while waiting; 0 to let MPI spin, which is right
+        unless there are more ranks than cores.
     clip_norm : float
         Largest norm of the whole gradient; 0 for no limit.
     shard : int
@@ -30,6 +33,7 @@ class Options:
     """
 
     overlap: bool = True
+    pause_s: float = 0.0
     clip_norm: float = 0.0
     shard: int = 0
 
