@@ -15,12 +15,13 @@ import pytest
 LIMIT_S = 90  # for what should take a few seconds, on a machine that is busy
 OUTER = ("PMI", "HYD", "MPI_LOCAL", "OMPI_", "PRTE_", "SLURM_", "HPCTRAIN_", "TEST_")
 SETTINGS = ("OMPI_ALLOW", "OMPI_MCA", "PRTE_MCA")
+ROOT = Path(__file__).parents[2]
 ROOM = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     # For the models in probing.py, and for the package that these tests belong to.
-    "PYTHONPATH": os.pathsep.join(str(p) for p in Path(__file__).parents[:3:2]),
+    "PYTHONPATH": f"{Path(__file__).parent}:{ROOT}",
 }
 
 

@@ -1,0 +1,70 @@
+"""Training on several ranks against one, and the proof that this comparison can fail."""
+
+import json
+
+import pytest
+from mpi4py import MPI
+
+from hpctrain.cli import selfcheck
+from hpctrain.parallel.exchange import AllReduce
+
+KEYS = {
+    "peer", "workload", "ranks", "batch_per_rank", "ms_per_step", "samples_per_s",
+    "peak_rss_mb", "loss", "exposed_comm_ms",
+}  # fmt: skip
+
+
+@pytest.mark.serial
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_check_passes_on_every_number_of_ranks(hpctrain, ranks):
+    ended = hpctrain(ranks, "selfcheck", "--steps", 3).end()
+
+    assert (ended.code, ended.err) == (0, "")
+    rows = ended.out.splitlines()
+    assert rows[-1] == "PASS"
+    assert len(rows) == 3 + len(selfcheck.CASES)
+    assert all(row.endswith("PASS") for row in rows[2:-1])
+
+
+@pytest.mark.slow
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("fault", ["lost", "replica"])
+def test_the_check_fails_if_a_gradient_is_lost(monkeypatch, capsys, fault):
+    begin, finish = AllReduce.begin, AllReduce.finish
+
+    def without_mine(self, piece):
+        if self._group.rank == self._group.size - 1:
+            self._grads[piece.start : piece.stop] = 0
+        begin(self, piece)
+
+    def not_equal(self, piece):
+        finish(self, piece)
+        if self._group.rank == 1:
+            self._grads[piece.start : piece.stop] *= 1 + 1e-14
+
+    if fault == "lost":
+        monkeypatch.setattr(AllReduce, "begin", without_mine)
+    else:
+        monkeypatch.setattr(AllReduce, "finish", not_equal)
+    monkeypatch.setattr(selfcheck, "CASES", selfcheck.CASES[:2])
+
+    assert selfcheck.run(["--steps", "2"]) == 1
+
+    said = capsys.readouterr().out
+    assert said.endswith("FAIL: 2 of 2\n" if MPI.COMM_WORLD.rank == 0 else "")
+
+
+@pytest.mark.serial
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_benchmark_is_one_line_of_json(hpctrain, ranks):
+    ended = hpctrain(ranks, "bench", "step", "mlp", "--steps", 2, "--batch", 4).end()
+
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.count("\n") == 1
+    line = json.loads(ended.out)
+    assert set(line) == KEYS
+    assert (line["workload"], line["ranks"], line["batch_per_rank"]) == ("mlp", ranks, 4)
+    assert line["ms_per_step"] > 0 and line["loss"] > 0
+    assert (line["exposed_comm_ms"] > 0) == (ranks > 1)
