@@ -66,6 +66,15 @@ def mlp(rate=0.0):
     return model
 
 
+def twin_biases():
+    """The MLP with two biases behind it: equal gradients, computed once."""
+    model = mlp()
+    model.parameters.update(parameters({"b4": (5,), "b5": (5,)}))
+    inner = model.net
+    model.net = lambda x: inner(x) + model.tensor("b4") + model.tensor("b5")
+    return model
+
+
 def convnet():
     """Two convolutions, a pooling and a dense layer; images of any size with 2 channels."""
     shapes = {"k1": (4, 3, 3, 2), "c1": (4,), "k2": (3, 2, 2, 4), "w": (5, 3), "b": (5,)}

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from replicas import batches, convnet, mlp, parallel, serial, share, trainer
+from replicas import batches, convnet, mlp, parallel, serial, share, trainer, twin_biases
 
 from hpctrain import ops
 from hpctrain.autograd import Primitive, Tensor, apply_row
@@ -110,13 +110,7 @@ def test_shapes_may_change_from_step_to_step(world):
 def test_equal_gradients_of_two_parameters_do_not_meet(world):
     """Two biases that are added have one gradient, computed once and written twice."""
 
-    def twin():
-        model = mlp()
-        inner = model.net
-        model.net = lambda x: inner(x) + model.tensor("b3")
-        return model
-
-    one, many = twin(), twin()
+    one, many = twin_biases(), twin_biases()
     data = batches([(8, 6)] * 8)
     expected = serial(one, OPTIMIZERS["sgd"], data)
 

@@ -6,7 +6,7 @@ and puts that back afterwards: a task that reads it gives NaN, one that writes i
 
 import numpy as np
 import pytest
-from replicas import batches, convnet, mlp, serial, share, trainer
+from replicas import batches, convnet, mlp, serial, share, trainer, twin_biases
 
 from hpctrain.engine import SerialEngine
 from hpctrain.optim import SGD, Adam
@@ -52,14 +52,6 @@ class Strict(SerialEngine):
         return [*found, (flat.grads, np.char.add("gradients ", index.astype(str)))]
 
 
-def sum_of_biases():
-    """Equal gradients: one is computed, the other is its copy."""
-    model = mlp()
-    inner = model.net
-    model.net = lambda x: inner(x) + model.tensor("b3")
-    return model
-
-
 @pytest.mark.parametrize("slice_bytes", [64, 200, 2**20])
 @pytest.mark.parametrize("clip", [0.0, 0.3])
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "after"])
@@ -73,7 +65,7 @@ def test_a_step_touches_what_it_declares(world, name, overlap, clip, slice_bytes
 
 @pytest.mark.parametrize("slice_bytes", [24, 64])
 def test_so_does_one_with_equal_gradients(world, slice_bytes):
-    check(world, sum_of_biases, [(n, 6) for n in SIZES], Options(), slice_bytes)
+    check(world, twin_biases, [(n, 6) for n in SIZES], Options(), slice_bytes)
 
 
 def check(world, make, shapes, options, slice_bytes):
