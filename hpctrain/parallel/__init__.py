@@ -5,4 +5,7 @@ slices; `program` captures model, loss and gradient as one plan; `exchange` says
 to a slice of the gradient; `data_parallel` pushes one training step to the engine: segments
 of the plan, the exchange of each slice as soon as it is final, its update as soon as it has
 arrived. The next step is pushed at once and waits, slice by slice, for what it reads.
+
+`kvstore` is the way of MXNet's programs instead: they push and pull arrays by key themselves,
+and wait for each; an `updater` runs their optimizer.
 """
