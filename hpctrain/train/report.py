@@ -77,8 +77,10 @@ class Report:
     ) -> None:
         if self._world.rank:
             return
-        busy, exposed, data, wall = rows.T
+        busy, _, _, wall = rows.T
         seconds = float(wall.max())
+        # A wait that began before the last report counts as a whole when it ends.
+        waits = np.minimum(rows[:, 1:3] / wall[:, None], 1).mean(axis=0)
         slowest = int(busy.argmax())
         lag = float(busy.max() / max(np.median(busy), 1e-9) - 1)
         pace = (perf_counter() - self._started) / max(at.step - self._first, 1)
@@ -91,8 +93,8 @@ class Report:
             slowest_rank=slowest if self._world.size > 1 else -1,
             slowest_host=self._world.host if len(self._world.hosts) == 1 else "",
             slowest_lag=lag,
-            data=float((data / wall).mean()),
-            comm=float((exposed / wall).mean()),
+            data=float(waits[1]),
+            comm=float(waits[0]),
             left_s=pace * (self._total - at.step),
         )
         self._console.progress(progress)
