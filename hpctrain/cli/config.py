@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 
+from hpctrain.cli.defaults import DEFAULT
 from hpctrain.config import Config, load, split, to_toml
 from hpctrain.errors import ConfigError
 
@@ -25,7 +26,7 @@ def run(argv: Sequence[str]) -> int:
         print(to_toml(Config()), end="")
     elif command == "show":
         paths, flags = split(words)
-        print(to_toml(*load(paths, flags, os.environ)), end="")
+        print(to_toml(*load(paths or [DEFAULT], flags, os.environ)), end="")
     else:
         raise ConfigError(f"config: got {command!r}, needed init or show")
     return 0

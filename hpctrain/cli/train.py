@@ -5,11 +5,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from hpctrain import backend, engine
 from hpctrain.cli import build
+from hpctrain.cli.defaults import DEFAULT
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm import guard
 from hpctrain.comm.agree import agree
@@ -33,7 +33,6 @@ from hpctrain.train.trainer import Outcome, Settings, Trainer
 
 __all__ = ["run"]
 
-DEFAULT = Path(__file__).with_name("mnist.toml")  # what is trained if no file is named
 PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
 LANES = {"compute": 1, "comm": 1, "io": 2, "copy": 1}
 

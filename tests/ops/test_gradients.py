@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from op_cases import case_ids, every_case
+from op_cases import ELSEWHERE, case_ids, every_case
 from spy import Spy
 
 from hpctrain import ops
@@ -56,7 +56,7 @@ def test_every_gradient_rule_is_checked():
         for place, array in enumerate(call.arrays)
         if call.row.vjp and array.dtype.kind == "f"
     }
-    rows = {name for name, row in PRIMITIVES.items() if row.vjp}
+    rows = {name for name, row in PRIMITIVES.items() if row.vjp} - ELSEWHERE
     missing = rows - {name for name, _ in needed}
     assert not missing, f"rows whose gradient no case checks: {sorted(missing)}"
     missing = needed - checked
