@@ -129,10 +129,10 @@ def serial(model, optimizer, data, clip_norm=0.0):
     return results
 
 
-def share(batch, group):
+def share(batch, group, unit=1):
     """Return this rank's part of a global batch: inputs, then labels."""
     total = len(batch[0])
-    mine = part(total, group.rank, group.size)
+    mine = part(total, group.rank, group.size, unit)
     *inputs, labels = (np.ascontiguousarray(a[mine]) for a in batch)
     return Work(inputs, [labels], len(labels), total, mine.start)
 
@@ -156,7 +156,8 @@ def parallel(model, optimizer, group, data, kind="threaded", options=None, slice
         )
         pending, results = [], []
         for batch in data:
-            pending.append(step.step(share(batch, group)))
+            work = share(batch, group, step.options.shard or 1)
+            pending.append(step.step(work))
             if len(pending) > LAG:
                 results.append(step.result(pending.pop(0)))
         results += [step.result(number) for number in pending]

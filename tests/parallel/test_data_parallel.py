@@ -107,6 +107,26 @@ def test_shapes_may_change_from_step_to_step(world):
     check_replicas(world, state)
 
 
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "after"])
+@pytest.mark.parametrize("shard", [1, 2, 4])
+def test_virtual_shards_change_nothing(world, overlap, shard):
+    one, many, same = mlp(0.4), mlp(0.4), mlp(0.4)
+    data = batches([(n, 6) for n in SIZES])
+    options = Options(overlap=overlap, clip_norm=0.3, shard=shard)
+    expected = serial(one, OPTIMIZERS["adam"], data, 0.3)
+    alone = world.split(world.rank)
+
+    results, state = parallel(many, OPTIMIZERS["adam"], world, data, "threaded", options, 64)
+    single = parallel(same, OPTIMIZERS["adam"], alone, data, "serial", options, 512)[1]
+
+    check(expected, one, results, state)
+    check_replicas(world, state)
+    for a, b in zip(state.trained, single.trained, strict=True):
+        # These are in float64 already, so that sums of shards do round.
+        np.testing.assert_allclose(a.array, b.array, rtol=1e-12, atol=1e-14)
+    alone.free()
+
+
 def test_equal_gradients_of_two_parameters_do_not_meet(world):
     """Two biases that are added have one gradient, computed once and written twice."""
 
