@@ -99,6 +99,14 @@ class Primitive:
         Which output may be written over which input, when nobody else needs that input.
     pure : bool
         Equal inputs give equal outputs, so that common sub-expressions may be merged.
+    element : callable ``(*elements, **attrs) -> Element`` or None
+        For elementwise, the formula of one element (`hpctrain.autograd.element`), so that
+        several operations may become one loop.
+    total : callable ``(spec, **attrs) -> (axes, factor)`` or None
+        For sums, the axes that are summed and the number that the sum is multiplied by.
+    bind : callable ``(xp, ins, outs, scratch, **attrs) -> callable or None`` or None
+        The kernel made ready for arrays that stay: what it returns, called without
+        arguments, computes. None where this kind of array has no such shortcut.
     """
 
     name: str
@@ -110,6 +118,9 @@ class Primitive:
     scratch: Callable[..., Sequence[Spec]] | None = None
     inplace: tuple[tuple[int, int], ...] = ()
     pure: bool = True
+    element: Callable[..., Any] | None = None
+    total: Callable[..., tuple[tuple[int, ...], float]] | None = None
+    bind: Callable[..., Callable[[], None] | None] | None = None
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, f"{self.name}: unknown kind {self.kind!r}"

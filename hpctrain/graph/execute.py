@@ -92,6 +92,10 @@ class Executor:
             return partial(self._call, node, partial(kernel, **attrs), scratch)
         ins = [self._values[v] for v in node.inputs]
         outs = [self._values[v] for v in node.outputs]
+        if node.row.bind is not None:
+            ready = node.row.bind(self.device.module, ins, outs, scratch, **attrs)
+            if ready is not None:
+                return ready
         return partial(kernel, ins, outs, scratch, **attrs)
 
     def _view(self, node: Node, attrs: dict[str, Any]) -> Any:

@@ -10,11 +10,13 @@ from typing import Any
 from hpctrain.autograd import Spec, primitive
 from hpctrain.backend import to_host
 from hpctrain.errors import ShapeError
+from hpctrain.graph.fuse import fuse
 from hpctrain.graph.ir import Graph, Node
+from hpctrain.graph.native import available
 
 __all__ = [
-    "PASSES", "common_subexpressions", "dead_code", "optimise", "own_outputs", "schedule",
-    "verify",
+    "EXACT", "FUSED", "PASSES", "common_subexpressions", "dead_code", "optimise",
+    "own_outputs", "schedule", "verify",
 ]  # fmt: skip
 
 _SMALL_BYTES = 256  # constants up to this size are compared by content
@@ -171,12 +173,19 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "dead_code": dead_code,
     "common_subexpressions": common_subexpressions,
     "own_outputs": own_outputs,
+    "fuse": lambda graph: fuse(graph, compiled=available()),
     "schedule": schedule,
 }
+FUSED = tuple(PASSES)
+EXACT = tuple(name for name in PASSES if name != "fuse")
 
 
-def optimise(graph: Graph, names: Iterable[str] = tuple(PASSES)) -> Graph:
-    """Run the named passes in order, verifying the graph before, between and after."""
+def optimise(graph: Graph, names: Iterable[str] = EXACT) -> Graph:
+    """Run the named passes in order, verifying the graph before, between and after.
+
+    The passes of `EXACT` leave every bit as in eager execution; `FUSED` adds ``fuse``, after
+    which results are the same within rounding.
+    """
     verify(graph)
     for name in names:
         graph = verify(PASSES[name](graph))

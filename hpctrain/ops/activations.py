@@ -15,12 +15,10 @@ import numpy as np
 from hpctrain.autograd import Primitive, Spec, apply, register
 from hpctrain.ops.blocks import as_bits, block_spec, chunks
 from hpctrain.ops.erf import erf_block
+from hpctrain.ops.formulas import CUBIC, FORMULAS, SCALE, largest_exponent
 from hpctrain.ops.rules import floating, need, tensors
 
 __all__ = ["gelu", "leaky_relu", "relu", "sigmoid", "silu", "softplus", "tanh"]
-
-CUBIC = 0.044715  # of the tanh form of gelu: Hendrycks and Gimpel, 2016
-SCALE = math.sqrt(2 / math.pi)
 
 
 def _fused(name: str, function: Any, vjp: Any, temporaries: int = 0, arity: int = 1) -> None:
@@ -42,8 +40,11 @@ def _fused(name: str, function: Any, vjp: Any, temporaries: int = 0, arity: int 
 
     inplace = tuple((i, 0) for i in range(arity))
     register(
-        Primitive(name, "elementwise", infer, kernel, vjp, scratch=scratch, inplace=inplace)
-    )
+        Primitive(
+            name, "elementwise", infer, kernel, vjp,
+            scratch=scratch, inplace=inplace, element=FORMULAS[name],
+        )
+    )  # fmt: skip
 
 
 def _from_result(name: str) -> Callable[..., Any]:
@@ -118,15 +119,10 @@ def leaky_relu(x: Any, slope: float = 0.01) -> Any:
 # Sigmoid and tanh
 
 
-def _largest_exponent(dtype: Any) -> float:
-    """Return a number whose exponential is just not infinite."""
-    return math.log(float(np.finfo(dtype).max)) - 0.1
-
-
 def _sigmoid(xp: Any, x: Any, y: Any) -> None:
     xp.negative(x, out=y)
     # An infinite exponential would give the right 0, but raise a warning.
-    xp.minimum(y, _largest_exponent(y.dtype), out=y)
+    xp.minimum(y, largest_exponent(y.dtype), out=y)
     xp.exp(y, out=y)
     xp.add(y, 1, out=y)
     xp.reciprocal(y, out=y)
@@ -180,7 +176,7 @@ def _softplus(xp: Any, x: Any, y: Any, t: Any) -> None:
 def _silu(xp: Any, x: Any, y: Any, s: Any) -> None:
     _sigmoid(xp, x, s)
     # Below, the product is 0; but sigmoid, held away from 0, would make it large.
-    xp.maximum(x, -_largest_exponent(y.dtype), out=y)
+    xp.maximum(x, -largest_exponent(y.dtype), out=y)
     xp.multiply(y, s, out=y)
 
 
@@ -188,7 +184,7 @@ def _silu_grad(xp: Any, x: Any, dy: Any, dx: Any, *scratch: Any) -> None:
     # s (1 + x (1 - s))
     r, s, t = scratch
     _sigmoid(xp, x, s)
-    xp.maximum(x, -_largest_exponent(s.dtype), out=r)
+    xp.maximum(x, -largest_exponent(s.dtype), out=r)
     xp.subtract(1, s, out=t)
     xp.multiply(t, r, out=t)
     xp.add(t, 1, out=t)

@@ -1,11 +1,12 @@
 """Comparisons, choices by a condition, and clipping."""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpctrain.autograd import Primitive, Spec, apply, register
+from hpctrain.autograd import Primitive, Spec, apply, element, register
 from hpctrain.ops.blocks import as_bits, block_spec, chunks, mask_bits
 from hpctrain.ops.rules import broadcast_shapes, differentiable, fit, need, tensors
 
@@ -31,11 +32,19 @@ def _ufunc(name: str) -> Callable[..., None]:
     return kernel
 
 
-for _name in (
-    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and",
-    "logical_or", "logical_not", "isfinite",
-):  # fmt: skip
-    register(Primitive(_name, "elementwise", _truth(_name), _ufunc(_name)))
+for _name, _formula in (
+    ("equal", element.Element.equals),
+    ("not_equal", element.Element.differs),
+    ("less", operator.lt),
+    ("less_equal", operator.le),
+    ("greater", operator.gt),
+    ("greater_equal", operator.ge),
+    ("logical_and", element.logical_and),
+    ("logical_or", element.logical_or),
+    ("logical_not", element.logical_not),
+    ("isfinite", element.isfinite),
+):
+    register(Primitive(_name, "elementwise", _truth(_name), _ufunc(_name), element=_formula))
 
 
 def equal(a: Any, b: Any) -> Any:
@@ -129,8 +138,11 @@ def _where_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
 
 
 register(
-    Primitive("where", "elementwise", _where_infer, _where, _where_vjp, scratch=_where_scratch)
-)
+    Primitive(
+        "where", "elementwise", _where_infer, _where, _where_vjp,
+        scratch=_where_scratch, element=element.where,
+    )
+)  # fmt: skip
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
@@ -164,7 +176,12 @@ def _clip_vjp(inputs: Any, outputs: Any, given: Any, low: float, high: float) ->
     return [given[0] * apply("cast", inside, dtype=given[0].dtype.name)]
 
 
-register(Primitive("clip", "elementwise", _clip_infer, _clip, _clip_vjp, inplace=((0, 0),)))
+register(
+    Primitive(
+        "clip", "elementwise", _clip_infer, _clip, _clip_vjp, inplace=((0, 0),),
+        element=lambda x, low, high: element.minimum(element.maximum(x, low), high),
+    )
+)  # fmt: skip
 
 
 def clip(x: Any, low: float, high: float) -> Any:

@@ -1,11 +1,12 @@
 """Arithmetic of two tensors, with NumPy's broadcasting and result dtypes; copies, constants."""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpctrain.autograd import Primitive, Spec, apply, register
+from hpctrain.autograd import Primitive, Spec, apply, element, register
 from hpctrain.ops.blocks import row_spec, with_row
 from hpctrain.ops.rules import (
     broadcast_shapes,
@@ -66,7 +67,7 @@ def _ufunc(name: str) -> Callable[..., None]:
     return kernel
 
 
-def _binary(name: str, rule: Callable[..., Sequence[Any]]) -> Primitive:
+def _binary(name: str, rule: Callable[..., Sequence[Any]], formula: Any = None) -> Primitive:
     """Register a ufunc of two arguments; ``rule`` gives the two gradients as functions."""
 
     def vjp(inputs: Sequence[Any], outputs: Sequence[Any], given: Any) -> list[Any]:
@@ -79,7 +80,7 @@ def _binary(name: str, rule: Callable[..., Sequence[Any]]) -> Primitive:
     return register(
         Primitive(
             name, "elementwise", _join(name), _ufunc(name), vjp,
-            scratch=_row_scratch, inplace=((0, 0), (1, 0)),
+            scratch=_row_scratch, inplace=((0, 0), (1, 0)), element=formula,
         )
     )  # fmt: skip
 
@@ -105,10 +106,10 @@ def _power_exponent(a: Any, y: Any, g: Any) -> Any:
     return g * y * apply("log", apply("where", zero, ones_like(a), a))
 
 
-_binary("add", lambda a, b, y, g: (lambda: g, lambda: g))
-_binary("subtract", lambda a, b, y, g: (lambda: g, lambda: -g))
-_binary("multiply", lambda a, b, y, g: (lambda: g * b, lambda: g * a))
-_binary("divide", lambda a, b, y, g: (lambda: g / b, lambda: -(g * y) / b))
+_binary("add", lambda a, b, y, g: (lambda: g, lambda: g), operator.add)
+_binary("subtract", lambda a, b, y, g: (lambda: g, lambda: -g), operator.sub)
+_binary("multiply", lambda a, b, y, g: (lambda: g * b, lambda: g * a), operator.mul)
+_binary("divide", lambda a, b, y, g: (lambda: g / b, lambda: -(g * y) / b), operator.truediv)
 _binary(
     "power", lambda a, b, y, g: (lambda: _power_base(a, b, g), lambda: _power_exponent(a, y, g))
 )
@@ -116,6 +117,7 @@ for _name in ("maximum", "minimum"):
     _binary(
         _name,
         lambda a, b, y, g: (lambda: _chosen(a, b, y, g, a), lambda: _chosen(a, b, y, g, b)),
+        getattr(element, _name),
     )
 
 
@@ -172,33 +174,23 @@ def _cast_vjp(inputs: Any, outputs: Any, given: Any, dtype: str) -> list[Any]:
     return [fit(given[0], inputs[0]) if differentiable(inputs[0]) else None]
 
 
+for _name, _value in (("ones_like", 1), ("zeros_like", 0)):
+    register(
+        Primitive(
+            _name, "elementwise", same_spec, _fill(_value), lambda i, o, g: [None],
+            inplace=((0, 0),), element=lambda x, value=_value: element.constant(value, x),
+        )
+    )  # fmt: skip
 register(
     Primitive(
-        "ones_like",
-        "elementwise",
-        same_spec,
-        _fill(1),
-        lambda i, o, g: [None],
-        inplace=((0, 0),),
+        "identity", "elementwise", same_spec, _copy, lambda i, o, g: g,
+        inplace=((0, 0),), element=lambda x: x,
     )
-)
-register(
-    Primitive(
-        "zeros_like",
-        "elementwise",
-        same_spec,
-        _fill(0),
-        lambda i, o, g: [None],
-        inplace=((0, 0),),
-    )
-)
-register(
-    Primitive("identity", "elementwise", same_spec, _copy, lambda i, o, g: g, inplace=((0, 0),))
-)
+)  # fmt: skip
 register(
     Primitive(
         "cast", "elementwise", lambda specs, dtype: [Spec(specs[0].shape, np.dtype(dtype))],
-        _copy, _cast_vjp,
+        _copy, _cast_vjp, element=element.cast,
     )
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpctrain.autograd import Primitive, Spec, apply, register
+from hpctrain.autograd import Primitive, Spec, apply, element, register
 from hpctrain.ops.blocks import block_spec, chunks
 from hpctrain.ops.rules import floating, tensors
 
@@ -75,7 +75,7 @@ def _vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
 register(
     Primitive(
         "erf", "elementwise", _infer, _kernel, _vjp,
-        scratch=lambda specs: block_spec(specs[0], 3), inplace=((0, 0),),
+        scratch=lambda specs: block_spec(specs[0], 3), inplace=((0, 0),), element=element.erf,
     )
 )  # fmt: skip
 

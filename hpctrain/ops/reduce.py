@@ -98,10 +98,22 @@ def _mean_vjp(inputs: Any, outputs: Any, given: Any, axis: Axes, keepdims: bool 
     return [spread(given[0] * (1 / count), x.shape, axis) if differentiable(x) else None]
 
 
-register(Primitive("sum", "reduce", _sum_infer("sum"), _sum, _sum_vjp, scratch=_sum_scratch))
+def _mean_total(x: Spec, axis: Axes, keepdims: bool = False) -> tuple[Axes, float]:
+    return axis, 1 / (math.prod(x.shape[i] for i in axis) or 1)
+
+
 register(
-    Primitive("mean", "reduce", _sum_infer("mean"), _mean, _mean_vjp, scratch=_sum_scratch)
-)
+    Primitive(
+        "sum", "reduce", _sum_infer("sum"), _sum, _sum_vjp,
+        scratch=_sum_scratch, total=lambda x, axis, keepdims=False: (axis, 1.0),
+    )
+)  # fmt: skip
+register(
+    Primitive(
+        "mean", "reduce", _sum_infer("mean"), _mean, _mean_vjp,
+        scratch=_sum_scratch, total=_mean_total,
+    )
+)  # fmt: skip
 
 
 def _extended(axis: Any, keepdims: bool, x: Any, name: str) -> dict[str, Any]:
@@ -163,8 +175,11 @@ def _sum_to_vjp(inputs: Any, outputs: Any, given: Any, shape: Axes) -> list[Any]
 
 
 register(
-    Primitive("sum_to", "reduce", _sum_to_infer, _sum_to, _sum_to_vjp, scratch=_sum_to_scratch)
-)
+    Primitive(
+        "sum_to", "reduce", _sum_to_infer, _sum_to, _sum_to_vjp, scratch=_sum_to_scratch,
+        total=lambda x, shape: (_summed_axes(x.shape, shape), 1.0),
+    )
+)  # fmt: skip
 
 
 def sum_to(x: Any, shape: Sequence[int]) -> Any:

@@ -1,9 +1,10 @@
 """Functions of one argument, element by element."""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpctrain.autograd import Primitive, Spec, apply, register
+from hpctrain.autograd import Primitive, Spec, apply, element, register
 from hpctrain.ops.rules import need, tensors
 
 __all__ = [
@@ -24,8 +25,10 @@ def _rsqrt(xp: Any, ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> No
     xp.reciprocal(outs[0], out=outs[0])
 
 
-def _unary(name: str, rule: Any, kernel: Any = None, numbers: str = "f") -> Any:
-    """Register a function of one argument; return what applies it.
+def _unary(
+    name: str, rule: Any, formula: Any, kernel: Any = None, numbers: str = "f"
+) -> Primitive:
+    """Register a function of one argument.
 
     ``rule(x, y, g)`` is the gradient; ``numbers`` the kinds of dtype that it takes.
     """
@@ -38,21 +41,25 @@ def _unary(name: str, rule: Any, kernel: Any = None, numbers: str = "f") -> Any:
     def vjp(inputs: Sequence[Any], outputs: Sequence[Any], given: Any) -> list[Any]:
         return [None if rule is None else rule(inputs[0], outputs[0], given[0])]
 
-    row = Primitive(name, "elementwise", infer, kernel or _plain(name), vjp, inplace=((0, 0),))
-    return register(row)
+    return register(
+        Primitive(
+            name, "elementwise", infer, kernel or _plain(name), vjp,
+            inplace=((0, 0),), element=formula,
+        )
+    )  # fmt: skip
 
 
-_unary("negative", lambda x, y, g: -g, numbers="fi")
-_unary("abs", lambda x, y, g: g * apply("sign", x), numbers="fiu")
-_unary("sign", None, numbers="fiu")
-_unary("square", lambda x, y, g: g * (x + x), numbers="fiu")
-_unary("exp", lambda x, y, g: g * y)
-_unary("expm1", lambda x, y, g: g * (y + 1))
-_unary("log", lambda x, y, g: g / x)
-_unary("log1p", lambda x, y, g: g / (x + 1))
-_unary("sqrt", lambda x, y, g: g * 0.5 / y)
-_unary("rsqrt", lambda x, y, g: g * -0.5 * y * y * y, _rsqrt)
-_unary("reciprocal", lambda x, y, g: -(g * y * y))
+_unary("negative", lambda x, y, g: -g, operator.neg, numbers="fi")
+_unary("abs", lambda x, y, g: g * apply("sign", x), element.absolute, numbers="fiu")
+_unary("sign", None, element.sign, numbers="fiu")
+_unary("square", lambda x, y, g: g * (x + x), lambda x: x * x, numbers="fiu")
+_unary("exp", lambda x, y, g: g * y, element.exp)
+_unary("expm1", lambda x, y, g: g * (y + 1), element.expm1)
+_unary("log", lambda x, y, g: g / x, element.log)
+_unary("log1p", lambda x, y, g: g / (x + 1), element.log1p)
+_unary("sqrt", lambda x, y, g: g * 0.5 / y, element.sqrt)
+_unary("rsqrt", lambda x, y, g: g * -0.5 * y * y * y, lambda x: 1.0 / element.sqrt(x), _rsqrt)
+_unary("reciprocal", lambda x, y, g: -(g * y * y), lambda x: 1.0 / x)
 
 
 def negative(x: Any) -> Any:

@@ -1,0 +1,161 @@
+"""A fused operation as one compiled loop nest.
+
+Axes along which every operand runs on without a jump are one loop. A long sum over the
+outermost loop is made in parts of at most `_ROWS` rows, which are added up at the end: the
+rounding errors of a sum of float32 numbers grow with the length of its parts.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpctrain.autograd import Spec
+from hpctrain.graph.codegen import Loops, Operand, llvm_text
+from hpctrain.graph.native import Compiled, cache_directory, compile_text
+from hpctrain.graph.work import Fused, Input, Result
+
+__all__ = ["Nest", "merged"]
+
+_ROWS = 1024
+_PARTS = 64  # at most; more would cost more calls than they gain
+
+Strides = tuple[int, ...]
+
+
+def merged(shape: Strides, strides: Sequence[Strides]) -> tuple[Strides, list[Strides]]:
+    """Join neighbouring axes into one loop where every operand allows it.
+
+    Examples
+    --------
+    >>> merged((2, 3, 4), [(12, 4, 1), (0, 0, 1)])
+    ((6, 4), [(4, 1), (0, 1)])
+    """
+    sizes: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for axis, length in enumerate(shape):
+        if length == 1:
+            continue
+        if sizes and all(
+            t[-1] == s[axis] * length for t, s in zip(steps, strides, strict=True)
+        ):
+            sizes[-1] *= length
+            for t, s in zip(steps, strides, strict=True):
+                t[-1] = s[axis]
+            continue
+        sizes.append(length)
+        for t, s in zip(steps, strides, strict=True):
+            t.append(s[axis])
+    if not sizes:
+        return (1,), [(1,) for _ in strides]
+    return tuple(sizes), [tuple(t) for t in steps]
+
+
+class Nest:
+    """Compiles a fused operation at the first call and runs it.
+
+    Parameters
+    ----------
+    work : Fused
+    """
+
+    def __init__(self, work: Fused) -> None:
+        self.work = work
+        operands: list[Input | Result] = [*work.inputs, *work.results]
+        self.sizes, steps = merged(work.shape, [o.over(work.shape) for o in operands])
+        count = len(work.inputs)
+        made = [
+            Operand(o.spec.dtype.name, s[-1] if s[-1] in (0, 1) else 2)
+            for o, s in zip(operands, steps, strict=True)
+        ]
+        self.loops = Loops(
+            ndim=len(self.sizes),
+            inputs=tuple(made[:count]),
+            results=tuple(
+                (r.element, o) for r, o in zip(work.results, made[count:], strict=True)
+            ),
+            summed=tuple(r.axes is not None for r in work.results),
+        )
+        self.strides = [
+            [step * o.spec.dtype.itemsize for step in s]
+            for o, s in zip(operands, steps, strict=True)
+        ]
+        self.summed = [i for i, r in enumerate(work.results) if r.axes is not None]
+        long = any(steps[count + i][0] == 0 for i in self.summed) and len(self.sizes) > 1
+        self.parts = min(-(-self.sizes[0] // _ROWS), _PARTS) if long else 1
+
+    def scratch(self) -> list[Spec]:
+        """Return the specs of the partial sums."""
+        if self.parts == 1:
+            return []
+        results = [self.work.results[i].spec for i in self.summed]
+        return [s.with_shape((self.parts, *s.shape)) for s in results]
+
+    @functools.cached_property
+    def compiled(self) -> Compiled:
+        """The kernel, compiled or loaded when it is first asked for."""
+        return compile_text(llvm_text(self.loops), cache_directory())
+
+    def bind(
+        self, ins: Sequence[Any], outs: Sequence[Any], scratch: Sequence[Any]
+    ) -> Callable[[], None]:
+        """Return a call that computes ``outs`` from C-contiguous ``ins``."""
+        step = -(-self.sizes[0] // self.parts)
+        calls = [
+            self._call(ins, self._targets(outs, scratch, part), part * step, step)
+            for part in range(self.parts)
+        ]
+        if not self.summed:
+            return calls[0]
+        sums = [outs[i] for i in self.summed]
+        factors = [self.work.results[i].factor for i in self.summed]
+        return functools.partial(_with_sums, calls, sums, factors, list(scratch))
+
+    def _targets(self, outs: Sequence[Any], scratch: Sequence[Any], part: int) -> list[Any]:
+        targets = list(outs)
+        if self.parts > 1:
+            for place, room in zip(self.summed, scratch, strict=True):
+                targets[place] = room[part]
+        return targets
+
+    def _call(
+        self, ins: Sequence[Any], targets: Sequence[Any], start: int, step: int
+    ) -> Callable[[], None]:
+        """Make the call for rows ``start`` and the following, ``step`` of them or fewer."""
+        count, moving = len(ins), self.parts > 1
+        addresses = []
+        for k, array in enumerate((*ins, *targets)):
+            address = array.__array_interface__["data"][0]
+            if k < count:
+                address += self.work.inputs[k].offset * array.itemsize
+            if moving and k - count not in self.summed:
+                address += start * self.strides[k][0]
+            addresses.append(address)
+        rows = min(step, self.sizes[0] - start)
+        flat = [s for strides in self.strides for s in strides]
+        return functools.partial(
+            self.compiled.function,
+            (ctypes.c_void_p * len(addresses))(*addresses),
+            (ctypes.c_int64 * len(self.sizes))(rows, *self.sizes[1:]),
+            (ctypes.c_int64 * len(flat))(*flat),
+        )
+
+
+def _with_sums(
+    calls: Sequence[Callable[[], None]],
+    sums: Sequence[Any],
+    factors: Sequence[float],
+    parts: Sequence[Any],
+) -> None:
+    """Run the parts of an operation that ends in sums."""
+    for array in parts or sums:
+        array.fill(0)
+    for call in calls:
+        call()
+    for array, room in zip(sums, parts, strict=False):
+        np.add.reduce(room, axis=0, out=array)
+    for array, factor in zip(sums, factors, strict=True):
+        if factor != 1.0:
+            array *= factor
