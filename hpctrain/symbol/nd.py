@@ -17,7 +17,7 @@ from hpctrain.backend import CPU, Device
 from hpctrain.errors import ConfigError
 from hpctrain.ops.mxnet import ALIASES, OPERATORS
 from hpctrain.ops.mxnet_row import Operator, parse_attrs, text_of
-from hpctrain.symbol.arrays import load_arrays, save_arrays
+from hpctrain.symbol.arrays import read_arrays, write_arrays
 
 __all__ = ["NDArray", "array", "full", "load", "ones", "save", "waitall", "zeros"]
 
@@ -50,14 +50,25 @@ def ones(shape: int | Sequence[int], ctx: Device = CPU, dtype: Any = None) -> Te
     return full(shape, 1, ctx, dtype)
 
 
-def save(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Write tensors by name to a NumPy archive."""
-    save_arrays(path, {name: as_tensor(value).asnumpy() for name, value in data.items()})
+def save(path: str | Path, data: Tensor | Sequence[Any] | Mapping[str, Any]) -> None:
+    """Write one tensor, several, or several by name, in MXNet's binary form.
+
+    A path that ends in ``.npz`` gets a NumPy archive, which needs names.
+    """
+    if isinstance(data, Tensor):
+        data = [data]
+    if isinstance(data, Mapping):
+        write_arrays(path, {name: as_tensor(value).asnumpy() for name, value in data.items()})
+    else:
+        write_arrays(path, [as_tensor(value).asnumpy() for value in data])
 
 
-def load(path: str | Path) -> dict[str, Tensor]:
-    """Return the tensors that `save` wrote."""
-    return {name: Tensor(value) for name, value in load_arrays(path).items()}
+def load(path: str | Path) -> dict[str, Tensor] | list[Tensor]:
+    """Return the tensors that `save` or MXNet wrote: a list if they have no names."""
+    found = read_arrays(path)
+    if isinstance(found, list):
+        return [Tensor(value) for value in found]
+    return {name: Tensor(value) for name, value in found.items()}
 
 
 def waitall() -> None:

@@ -1,7 +1,8 @@
 """Parameters of a symbol: their first values, and checkpoints by MXNet's file names.
 
-``prefix-symbol.json`` holds the symbol, ``prefix-0003.params`` the parameters after 3 epochs:
-a NumPy archive with the keys ``arg:name`` and ``aux:name``.
+``prefix-symbol.json`` holds the symbol, ``prefix-0003.params`` the parameters after 3 epochs,
+with the keys ``arg:name`` and ``aux:name``, in MXNet's binary form. NumPy archives are read
+as well.
 """
 
 import json
@@ -16,7 +17,7 @@ from hpctrain import symbol as sym
 from hpctrain.autograd import Spec, Tensor
 from hpctrain.errors import CheckpointError, ConfigError
 from hpctrain.nn.initializer import One, Zero, create, initial_value
-from hpctrain.symbol.arrays import load_arrays, save_arrays
+from hpctrain.symbol.arrays import named, read_arrays, write_arrays
 
 __all__ = ["Params", "first_value", "load_checkpoint", "load_params", "save_checkpoint"]
 
@@ -83,20 +84,20 @@ def save_checkpoint(
         symbol.save(f"{prefix}-symbol.json")
     arrays = {f"arg:{name}": value.asnumpy() for name, value in arg_params.items()}
     arrays.update({f"aux:{name}": value.asnumpy() for name, value in aux_params.items()})
-    save_arrays(f"{prefix}-{epoch:04d}.params", arrays)
+    write_arrays(f"{prefix}-{epoch:04d}.params", arrays)
 
 
 def load_checkpoint(prefix: str | Path, epoch: int) -> tuple[sym.Symbol, Params, Params]:
-    """Return symbol, parameters and state that `save_checkpoint` wrote."""
+    """Return symbol, parameters and state that `save_checkpoint`, or MXNet, wrote."""
     symbol = sym.load(f"{prefix}-symbol.json")
     return (symbol, *load_params(prefix, epoch))
 
 
 def load_params(prefix: str | Path, epoch: int) -> tuple[Params, Params]:
-    """Return parameters and state that `save_checkpoint` wrote."""
+    """Return parameters and state that `save_checkpoint`, or MXNet, wrote."""
     path = f"{prefix}-{epoch:04d}.params"
     found: dict[str, Params] = {"arg": {}, "aux": {}}
-    for whole, array in load_arrays(path).items():
+    for whole, array in named(path, read_arrays(path)).items():
         kind, _, name = whole.partition(":")
         if kind not in found:
             raise CheckpointError(f"{path}: got the key {whole!r}, needed arg:name or aux:name")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpctrain import autograd
-from hpctrain.errors import CheckpointError, ConfigError
+from hpctrain.errors import CheckpointError, ConfigError, DataError
 from hpctrain.symbol import nd
 
 pytestmark = pytest.mark.serial
@@ -47,21 +47,33 @@ def test_wrong_calls_are_named():
         nd.Warp  # noqa: B018
 
 
-def test_arrays_by_name_survive_a_file(tmp_path):
+@pytest.mark.parametrize("name", ["x.params", "x.npz"])
+def test_arrays_by_name_survive_a_file(name, tmp_path):
     data = {"arg:a": nd.array([1.5]), "file": nd.array(np.arange(3))}
-    nd.save(tmp_path / "x.params", data)
+    nd.save(tmp_path / name, data)
 
-    found = nd.load(tmp_path / "x.params")
+    found = nd.load(tmp_path / name)
 
     assert {k: v.asnumpy().tolist() for k, v in found.items()} == {
         "arg:a": [1.5], "file": [0, 1, 2],
     }  # fmt: skip
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    nd.save(tmp_path / "x.params", {"a": nd.ones(100)})
-    data = bytearray((tmp_path / "x.params").read_bytes())
-    (tmp_path / "x.params").write_bytes(data[:100])
+def test_arrays_without_names_come_back_as_a_list(tmp_path):
+    nd.save(tmp_path / "x", [nd.ones(2), nd.zeros(1)])
+    nd.save(tmp_path / "y", nd.ones(1))
 
-    with pytest.raises(CheckpointError, match=r"x\.params"):
-        nd.load(tmp_path / "x.params")
+    assert [x.asnumpy().tolist() for x in nd.load(tmp_path / "x")] == [[1, 1], [0]]
+    assert len(nd.load(tmp_path / "y")) == 1
+    with pytest.raises(ConfigError, match="without names"):
+        nd.save(tmp_path / "x.npz", [nd.ones(2)])
+
+
+@pytest.mark.parametrize(("name", "error"), [("x.npz", CheckpointError), ("x", DataError)])
+def test_a_damaged_file_is_named(name, error, tmp_path):
+    nd.save(tmp_path / name, {"a": nd.ones(100)})
+    data = bytearray((tmp_path / name).read_bytes())
+    (tmp_path / name).write_bytes(data[:100])
+
+    with pytest.raises(error, match=name):
+        nd.load(tmp_path / name)

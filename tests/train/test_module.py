@@ -12,7 +12,7 @@ from hpctrain import nn
 from hpctrain import symbol as sym
 from hpctrain.autograd import Tensor
 from hpctrain.comm.group import Group
-from hpctrain.errors import CheckpointError, ConfigError
+from hpctrain.errors import CheckpointError, ConfigError, DataError
 from hpctrain.io import DataBatch, NDArrayIter
 from hpctrain.optim import SGD
 from hpctrain.parallel import kvstore
@@ -266,8 +266,10 @@ def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "m-0001.params", "m-0002.params", "m-symbol.json",
     ]  # fmt: skip
-    with pytest.raises(CheckpointError, match=r"m-0002\.params"):
+    with pytest.raises(DataError, match=r"m-0002\.params"):
         Module.load(tmp_path / "m", 2)
+    with pytest.raises(CheckpointError, match=r"m-0003\.params: cannot be read"):
+        Module.load(tmp_path / "m", 3)
 
 
 @pytest.mark.serial
