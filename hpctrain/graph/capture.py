@@ -16,6 +16,7 @@ from hpctrain.autograd.node import Symbol
 from hpctrain.backend import CPU, Device
 from hpctrain.errors import ShapeError
 from hpctrain.graph.ir import Graph, Node
+from hpctrain.graph.marks import current_marks, marked
 
 __all__ = ["Capture", "capture", "capture_gradient"]
 
@@ -86,7 +87,8 @@ class Capture:
         """Append a node and return the names of its outputs."""
         outputs = tuple(self._value(spec) for spec in specs)
         read = tuple(self.index(t) for t in inputs)
-        self.nodes.append(Node(row, read, outputs, tuple(sorted(attrs.items()))))
+        named = tuple(sorted(attrs.items()))
+        self.nodes.append(Node(row, read, outputs, named, current_marks()))
         return [Symbol(value, self.graph) for value in outputs]
 
     def assign(self, target: Any, source: Any) -> None:
@@ -187,7 +189,7 @@ def capture_gradient(
         inputs = [tracer.input(s) for s in specs]
         outputs = as_tuple(function(*inputs))
         head = outputs[0]
-        with pause(train_mode=True):
+        with pause(train_mode=True), marked(part="backward"):
             weight = tracer.input(Spec((), head.dtype), "weight")
             cotangent = apply("broadcast_to", weight, shape=head.shape)
             found = pull_back([head], [cotangent])[1]

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hpctrain.autograd import Primitive, Spec
+from hpctrain.graph.marks import Marks
 
 __all__ = ["Graph", "Node", "describe_attrs"]
 
@@ -21,12 +22,15 @@ class Node:
         Numbers of values.
     attrs : tuple of (name, value)
         Sorted by name, hashable.
+    marks : tuple of (name, value)
+        What passes are to know of it; see `hpctrain.graph.marks`.
     """
 
     row: Primitive
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     attrs: tuple[tuple[str, Any], ...] = ()
+    marks: Marks = ()
 
     def __str__(self) -> str:
         outs = ", ".join(f"%{v}" for v in self.outputs)

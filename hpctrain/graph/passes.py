@@ -12,6 +12,7 @@ from hpctrain.backend import to_host
 from hpctrain.errors import ShapeError
 from hpctrain.graph.fuse import fuse
 from hpctrain.graph.ir import Graph, Node
+from hpctrain.graph.marks import AGAIN
 from hpctrain.graph.native import available
 
 __all__ = [
@@ -87,7 +88,7 @@ def common_subexpressions(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         renamed = replace(node, inputs=tuple(same.get(v, v) for v in node.inputs))
-        key = (node.row.name, renamed.attrs, renamed.inputs)
+        key = (node.row.name, renamed.attrs, renamed.inputs, AGAIN in node.marks)
         if node.row.pure and key in known:
             same.update(zip(node.outputs, known[key], strict=True))
             continue

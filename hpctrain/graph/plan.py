@@ -13,7 +13,7 @@ from hpctrain.autograd import Spec
 from hpctrain.graph.ir import Graph, Node
 from hpctrain.graph.memory import Lifetime, lower_bound, place
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Plan", "make_plan", "sharing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,10 @@ class _Storages:
         for span, values in zip(self.spans, self.members, strict=True):
             span[1] = max([span[1], *(self.last.get(v, 0) for v in values)])
 
+    def lifetimes(self) -> list[Lifetime]:
+        """Return the lifetime of each storage, after `walk`."""
+        return [Lifetime(n, *span) for n, span in zip(self.sizes, self.spans, strict=True)]
+
 
 def _last_uses(graph: Graph) -> dict[int, int]:
     last = {v: step for step, node in enumerate(graph.nodes) for v in node.inputs}
@@ -180,6 +184,16 @@ def _dummy(spec: Spec, strides: tuple[int, ...]) -> Any:
     return np.lib.stride_tricks.as_strided(np.empty(1, spec.dtype), spec.shape, strides)
 
 
+def sharing(graph: Graph) -> tuple[Mapping[int, int], int]:
+    """Return which values are views, and of what; and the bytes in use at the busiest step.
+
+    Both are those of the plan that `make_plan` would make, without the search for offsets.
+    """
+    storages = _Storages(graph)
+    storages.walk()
+    return storages.views, lower_bound(storages.lifetimes())
+
+
 def make_plan(graph: Graph) -> Plan:
     """Plan the memory of ``graph``.
 
@@ -195,7 +209,7 @@ def make_plan(graph: Graph) -> Plan:
     """
     storages = _Storages(graph)
     storages.walk()
-    lives = [Lifetime(n, *span) for n, span in zip(storages.sizes, storages.spans, strict=True)]
+    lives = storages.lifetimes()
     layout = place(lives)
     return Plan(
         graph=graph,
