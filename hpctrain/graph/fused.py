@@ -66,7 +66,8 @@ class _Way:
         if xp is not np:
             run_cuda(self.work, xp, ins, outs)
         elif self.nest:
-            self.nest.bind([np.ascontiguousarray(a) for a in ins], outs, scratch)()
+            plain = [a if _plain(a) else np.array(a, order="C") for a in ins]
+            self.nest.bind(plain, outs, scratch)()
         elif self.tiles:
             self.tiles.run(xp, ins, outs, scratch)
 
@@ -74,8 +75,13 @@ class _Way:
         self, xp: Any, ins: Any, outs: Any, scratch: Any, **_: Any
     ) -> Callable[[], None] | None:
         """Return the compiled kernel with its addresses filled in."""
-        plain = xp is np and all(a.flags.c_contiguous for a in ins)
+        plain = xp is np and all(_plain(a) for a in ins)
         return self.nest.bind(ins, outs, scratch) if self.nest and plain else None
+
+
+def _plain(array: Any) -> bool:
+    """Return whether the address of ``array`` says where its elements are."""
+    return isinstance(array, np.ndarray) and array.flags.c_contiguous
 
 
 def _whole(work: Fused) -> list[int]:

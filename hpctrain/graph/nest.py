@@ -82,6 +82,13 @@ class Nest:
             [step * o.spec.dtype.itemsize for step in s]
             for o, s in zip(operands, steps, strict=True)
         ]
+        flat = [s for strides in self.strides for s in strides]
+        self.offsets = [a.offset * a.spec.dtype.itemsize for a in work.inputs]
+        self.offsets += [0] * len(work.results)
+        self.arguments = (
+            (ctypes.c_int64 * len(self.sizes))(*self.sizes),
+            (ctypes.c_int64 * len(flat))(*flat),
+        )
         self.summed = [i for i, r in enumerate(work.results) if r.axes is not None]
         long = any(steps[count + i][0] == 0 for i in self.summed) and len(self.sizes) > 1
         self.parts = min(-(-self.sizes[0] // _ROWS), _PARTS) if long else 1
@@ -94,6 +101,11 @@ class Nest:
         return [s.with_shape((self.parts, *s.shape)) for s in results]
 
     @functools.cached_property
+    def function(self) -> Callable[[Any, Any, Any], None]:
+        """The function of the kernel."""
+        return self.compiled.function
+
+    @functools.cached_property
     def compiled(self) -> Compiled:
         """The kernel, compiled or loaded when it is first asked for."""
         return compile_text(llvm_text(self.loops), cache_directory())
@@ -102,45 +114,47 @@ class Nest:
         self, ins: Sequence[Any], outs: Sequence[Any], scratch: Sequence[Any]
     ) -> Callable[[], None]:
         """Return a call that computes ``outs`` from C-contiguous ``ins``."""
-        step = -(-self.sizes[0] // self.parts)
-        calls = [
-            self._call(ins, self._targets(outs, scratch, part), part * step, step)
-            for part in range(self.parts)
-        ]
         if not self.summed:
-            return calls[0]
+            return self._call(ins, outs)
+        if self.parts == 1:
+            calls = [self._call(ins, outs)]
+        else:
+            step = -(-self.sizes[0] // self.parts)
+            calls = [
+                self._part(ins, self._targets(outs, scratch, part), part * step, step)
+                for part in range(self.parts)
+            ]
         sums = [outs[i] for i in self.summed]
         factors = [self.work.results[i].factor for i in self.summed]
         return functools.partial(_with_sums, calls, sums, factors, list(scratch))
 
+    def _addresses(self, ins: Sequence[Any], targets: Sequence[Any]) -> list[int]:
+        arrays = (*ins, *targets)
+        begins = [array.__array_interface__["data"][0] for array in arrays]
+        return [b + o for b, o in zip(begins, self.offsets, strict=True)]
+
+    def _call(self, ins: Sequence[Any], targets: Sequence[Any]) -> Callable[[], None]:
+        pointers = (ctypes.c_void_p * len(self.offsets))(*self._addresses(ins, targets))
+        return functools.partial(self.function, pointers, *self.arguments)
+
     def _targets(self, outs: Sequence[Any], scratch: Sequence[Any], part: int) -> list[Any]:
         targets = list(outs)
-        if self.parts > 1:
-            for place, room in zip(self.summed, scratch, strict=True):
-                targets[place] = room[part]
+        for place, room in zip(self.summed, scratch, strict=True):
+            targets[place] = room[part]
         return targets
 
-    def _call(
+    def _part(
         self, ins: Sequence[Any], targets: Sequence[Any], start: int, step: int
     ) -> Callable[[], None]:
         """Make the call for rows ``start`` and the following, ``step`` of them or fewer."""
-        count, moving = len(ins), self.parts > 1
-        addresses = []
-        for k, array in enumerate((*ins, *targets)):
-            address = array.__array_interface__["data"][0]
-            if k < count:
-                address += self.work.inputs[k].offset * array.itemsize
-            if moving and k - count not in self.summed:
-                address += start * self.strides[k][0]
-            addresses.append(address)
+        addresses = self._addresses(ins, targets)
+        for k in range(len(addresses)):
+            if k - len(ins) not in self.summed:
+                addresses[k] += start * self.strides[k][0]
         rows = min(step, self.sizes[0] - start)
-        flat = [s for strides in self.strides for s in strides]
-        return functools.partial(
-            self.compiled.function,
-            (ctypes.c_void_p * len(addresses))(*addresses),
-            (ctypes.c_int64 * len(self.sizes))(rows, *self.sizes[1:]),
-            (ctypes.c_int64 * len(flat))(*flat),
-        )
+        sizes = (ctypes.c_int64 * len(self.sizes))(rows, *self.sizes[1:])
+        pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        return functools.partial(self.function, pointers, sizes, self.arguments[1])
 
 
 def _with_sums(
