@@ -50,10 +50,28 @@ class _Walk:
         if record.row.vjp is None:
             raise ShapeError(f"{record.row.name}: this operation cannot be differentiated")
         outputs = [_output(record, i) for i in places]
+        if record.row.onto:
+            return self._go_on(record, outputs, given)
         results = record.row.vjp(record.inputs, outputs, given, **record.attrs)
         for tensor, result in zip(record.inputs, results, strict=True):
             if result is not None and tensor.requires_grad:
                 self.add(tensor, result() if callable(result) else result)
+        return None
+
+    def _go_on(self, record: Record, outputs: list[Any], given: list[Any]) -> None:
+        """Let a rule add its own part to what is known already."""
+        assert record.row.vjp is not None
+        keys = [_key(tensor) for tensor in record.inputs]
+        first = [key not in keys[:place] for place, key in enumerate(keys)]
+        known = [
+            self.cotangents.get(k) if f else None for k, f in zip(keys, first, strict=True)
+        ]
+        results = record.row.vjp(record.inputs, outputs, given, known, **record.attrs)
+        for tensor, before, result in zip(record.inputs, known, results, strict=True):
+            if result is not None and tensor.requires_grad:
+                if before is not None:
+                    del self.cotangents[_key(tensor)]  # it is part of the result
+                self.add(tensor, result)
 
 
 def _output(record: Record, place: int) -> Any:

@@ -107,6 +107,10 @@ class Primitive:
     bind : callable ``(xp, ins, outs, scratch, **attrs) -> callable or None`` or None
         The kernel made ready for arrays that stay: what it returns, called without
         arguments, computes. None where this kind of array has no such shortcut.
+    onto : bool
+        ``vjp`` takes one more argument, ``known``: for each input what later operations have
+        given as its cotangent, or None. It returns their sum with its own, so that a loop
+        adds its terms one by one, in the order in which its steps would have added them.
     """
 
     name: str
@@ -121,6 +125,7 @@ class Primitive:
     element: Callable[..., Any] | None = None
     total: Callable[..., tuple[tuple[int, ...], float]] | None = None
     bind: Callable[..., Callable[[], None] | None] | None = None
+    onto: bool = False
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, f"{self.name}: unknown kind {self.kind!r}"

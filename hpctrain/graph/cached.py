@@ -5,7 +5,6 @@ captured as one graph, optimised together and split: what the backward part need
 forward part becomes an extra output of the first and an input of the second.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,10 +18,11 @@ from hpctrain.graph.execute import Executor
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.passes import optimise
 from hpctrain.graph.plan import make_plan
+from hpctrain.graph.pool import Pool
+from hpctrain.graph.recent import Recent
+from hpctrain.graph.split import split
 
-__all__ = ["CachedGraph"]
-
-_KINDS_KEPT = 64  # captured kinds of call (shapes, modes) kept for each function
+__all__ = ["CachedGraph", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,25 @@ class _Entry:
     row: Primitive
     count: int
     many: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a `CachedGraph` has done.
+
+    Attributes
+    ----------
+    calls, captures : int
+    kept : int
+        Kinds of call that are ready to run.
+    arena_bytes : int
+        Working memory of all of them together.
+    """
+
+    calls: int
+    captures: int
+    kept: int
+    arena_bytes: int
 
 
 class CachedGraph:
@@ -44,19 +63,34 @@ class CachedGraph:
         frozen as it went at capture.
     leaves : sequence of Tensor
         Parameters and state that the function reads.
+    pool : Pool, optional
+        Working memory; may be shared with others of which only one is called at a time.
 
     Notes
     -----
     A kind of call is the shapes and dtypes of the inputs, the device, training or not, and
-    which gradients are wanted. The least recently used of more than 64 kinds is dropped.
+    which gradients are wanted. The least recently used of more than 64 kinds is dropped; the
+    working memory of all of them is one arena, that of the largest.
     Results are new arrays: they stay valid when the function is called again.
     """
 
-    def __init__(self, function: Callable[..., Any], leaves: Sequence[Tensor]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], leaves: Sequence[Tensor], pool: Pool | None = None
+    ) -> None:
         self.function = function
         self.leaves = list(leaves)
-        self._entries: OrderedDict[Any, _Entry] = OrderedDict()
-        self.captures = 0
+        self.pool = pool or Pool()
+        self._entries: Recent[_Entry] = Recent()
+        self._calls = 0
+
+    def statistics(self) -> Statistics:
+        """Return the counts so far."""
+        return Statistics(self._calls, self.captures, len(self._entries), self.pool.nbytes)
+
+    @property
+    def captures(self) -> int:
+        """How often a kind of call was captured, again after it was dropped too."""
+        return self._entries.made
 
     def __call__(self, *inputs: Any) -> Any:
         """Return what the function returns, recorded on the tape if that is running."""
@@ -67,13 +101,8 @@ class CachedGraph:
             wanted += tuple(t.grad_req != "null" for t in self.leaves)
         device = inputs[0].device
         key = (tuple(t.spec for t in inputs), device, mode.training, wanted)
-        entry = self._entries.get(key)
-        if entry is None:
-            self.captures += 1
-            entry = self._entries[key] = self._capture(inputs, wanted, device)
-            if len(self._entries) > _KINDS_KEPT:
-                self._entries.popitem(last=False)
-        self._entries.move_to_end(key)
+        self._calls += 1
+        entry = self._entries.get(key, lambda: self._capture(inputs, wanted, device))
         outputs = apply_row(entry.row, [*inputs, *self.leaves], {})[: entry.count]
         return outputs if entry.many else outputs[0]
 
@@ -88,7 +117,7 @@ class CachedGraph:
             result = self.function(*symbols)
             outputs = as_tuple(result)
             if not any(wanted):
-                row = _plain_row(optimise(tracer.finish(outputs)), device)
+                row = _plain_row(optimise(tracer.finish(outputs)), device, self.pool)
                 return _Entry(row, len(outputs), isinstance(result, tuple | list))
             variables = [*symbols, *self.leaves]
             heads = [o for o in outputs if o.requires_grad]
@@ -103,11 +132,11 @@ class CachedGraph:
             tracer.finish([*outputs, *gradients]), ("dead_code", "common_subexpressions")
         )
         taken = [i for i, o in enumerate(outputs) if o.requires_grad]
-        row = _recorded_row(joint, len(outputs), taken, places, device)
+        row = _recorded_row(joint, len(outputs), taken, places, device, self.pool)
         return _Entry(row, len(outputs), isinstance(result, tuple | list))
 
 
-def _plain_row(graph: Graph, device: Device, name: str = "graph") -> Primitive:
+def _plain_row(graph: Graph, device: Device, pool: Pool, name: str = "graph") -> Primitive:
     """Make a row of a whole graph; its inputs are the graph's inputs, then its leaves."""
     specs = [graph.specs[v] for v in graph.outputs]
     plan = make_plan(graph)
@@ -120,7 +149,7 @@ def _plain_row(graph: Graph, device: Device, name: str = "graph") -> Primitive:
     def kernel(xp: Any, ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> None:
         leaves = ins[count:]
         if not bound:
-            bound.append(Executor(plan, leaves, device=device))
+            bound.append(Executor(plan, leaves, device=device, pool=pool))
         run = bound[0]
         if any(a is not b for a, b in zip(leaves, run.leaves, strict=True)):
             run.bind(leaves)
@@ -133,16 +162,23 @@ def _plain_row(graph: Graph, device: Device, name: str = "graph") -> Primitive:
 
 
 def _recorded_row(
-    joint: Graph, count: int, taken: Sequence[int], places: Sequence[int], device: Device
+    joint: Graph,
+    count: int,
+    taken: Sequence[int],
+    places: Sequence[int],
+    device: Device,
+    pool: Pool,
 ) -> Primitive:
     """Make a row with a gradient rule from a graph of outputs followed by gradients.
 
     ``taken`` are the outputs that have a cotangent, ``places`` the row's inputs that the
     gradients belong to.
     """
-    front, back, saved = _split(joint, count, len(taken))
-    forward = _plain_row(front, device, "graph_forward")
-    reverse = _plain_row(back, device, "graph_backward")
+    front, back, saved = split(joint, count, len(taken))
+    extras = [v for v in saved if v not in front.inputs]
+    front = optimise(replace(front, outputs=(*front.outputs, *extras)))
+    forward = _plain_row(front, device, pool, "graph_forward")
+    reverse = _plain_row(back, device, pool, "graph_backward")
     inner = len(front.inputs)
 
     def vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
@@ -162,45 +198,3 @@ def _recorded_row(
         return gradients
 
     return replace(forward, vjp=vjp)
-
-
-def _split(joint: Graph, count: int, cotangents: int) -> tuple[Graph, Graph, list[int]]:
-    """Split into forward and backward; also return the values that pass between them."""
-    inputs = joint.inputs[: len(joint.inputs) - cotangents]
-    needed = {*joint.outputs[:count], *(source for _, source in joint.assigns)}
-    ahead, behind = [], []
-    for node in reversed(joint.nodes):
-        if needed.intersection(node.outputs):
-            needed.update(node.inputs)
-            ahead.append(node)
-        else:
-            behind.append(node)
-    made = {*inputs, *(v for n in ahead for v in n.outputs)}
-    made.update(leaf for leaf, _ in joint.assigns)  # the backward part must see it as it was
-    read = [*(v for n in reversed(behind) for v in n.inputs), *joint.outputs[count:]]
-    saved = list(dict.fromkeys(v for v in read if v in made))
-    front = replace(
-        joint,
-        nodes=tuple(reversed(ahead)),
-        inputs=inputs,
-        outputs=(*joint.outputs[:count], *(v for v in saved if v not in inputs)),
-    )
-    back = replace(
-        joint,
-        nodes=tuple(reversed(behind)),
-        inputs=(*saved, *joint.inputs[len(inputs) :]),
-        outputs=joint.outputs[count:],
-        assigns=(),
-    )
-    return optimise(front), optimise(_without_saved_leaves(back, saved)), saved
-
-
-def _without_saved_leaves(graph: Graph, saved: Sequence[int]) -> Graph:
-    """Give state that is handed over a leaf of its own, so that each value is defined once."""
-    specs = dict(graph.specs)
-    leaves = list(graph.leaves)
-    for place, leaf in enumerate(leaves):
-        if leaf in saved:
-            leaves[place] = max(specs) + 1
-            specs[leaves[place]] = specs[leaf]
-    return replace(graph, specs=specs, leaves=tuple(leaves))

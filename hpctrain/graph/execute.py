@@ -14,6 +14,7 @@ from hpctrain.autograd import Spec
 from hpctrain.errors import ShapeError
 from hpctrain.graph.ir import Node, describe_attrs
 from hpctrain.graph.plan import Plan
+from hpctrain.graph.pool import Pool
 
 __all__ = ["Executor"]
 
@@ -29,6 +30,8 @@ class Executor:
     outputs : mapping of int to array
         Arrays to write outputs into, by position; the others are given at each run.
     device : Device
+    pool : Pool, optional
+        Where the arena is; shared with executors that do not run at the same time.
 
     Notes
     -----
@@ -41,11 +44,12 @@ class Executor:
         leaves: Sequence[Any],
         outputs: Mapping[int, Any] | None = None,
         device: backend.Device = backend.CPU,
+        pool: Pool | None = None,
     ) -> None:
         self.plan = plan
         self.graph = plan.graph
         self.device = device
-        self.arena = backend.empty((plan.arena_bytes,), "uint8", device)
+        self.pool = pool or Pool()
         self._fixed = dict(outputs or {})
         self._free = [i for i in range(len(self.graph.outputs)) if i not in self._fixed]
         self.bind(leaves)
@@ -54,6 +58,7 @@ class Executor:
         """Bind the leaves (anew) and make the list of calls."""
         graph = self.graph
         self.leaves = list(leaves)
+        self.arena = self.pool.arena(self.plan.arena_bytes, self.device)
         self._values: dict[int, Any] = dict(graph.constants)
         for value, array in zip(graph.leaves, leaves, strict=True):
             self._check(array, graph.specs[value], f"leaf %{value}")
@@ -125,6 +130,8 @@ class Executor:
         outputs : sequence of array
         """
         graph = self.graph
+        if self.pool.arena(self.plan.arena_bytes, self.device) is not self.arena:
+            self.bind(self.leaves)
         for value, array in zip(graph.inputs, inputs, strict=True):
             self._check(array, graph.specs[value], f"input {graph.names.get(value, value)}")
             self._values[value] = array

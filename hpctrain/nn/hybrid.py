@@ -9,7 +9,8 @@ from hpctrain.autograd import Tensor
 from hpctrain.autograd.mode import capturing
 from hpctrain.backend import CPU, Device
 from hpctrain.errors import ConfigError, ShapeError
-from hpctrain.graph.cached import CachedGraph
+from hpctrain.graph.cached import CachedGraph, Statistics
+from hpctrain.graph.recent import Recent
 from hpctrain.nn.block import Block
 from hpctrain.nn.parameter import Parameter
 from hpctrain.nn.parameter_dict import ParameterDict
@@ -65,11 +66,11 @@ class HybridBlock(Block):
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None) -> None:
         super().__init__(prefix, params)
         self._active = False
-        self._captured: dict[Any, _Captured] = {}
+        self._captured: Recent[_Captured] = Recent()
 
     def _changed(self) -> None:
         super()._changed()
-        object.__setattr__(self, "_captured", {})
+        object.__setattr__(self, "_captured", Recent())
 
     def hybridize(self, active: bool = True, **flags: Any) -> None:
         """Run this block as a captured graph from now on, or no longer.
@@ -92,7 +93,7 @@ class HybridBlock(Block):
                 f"hybridize: got {unknown[0]!r}, needed one of {', '.join(sorted(_FLAGS))}"
             )
         self._active = active
-        self._captured = {}
+        self._captured = Recent()
         super().hybridize(active, **flags)
 
     def _run(self, *args: Any) -> Any:
@@ -108,10 +109,9 @@ class HybridBlock(Block):
                 f"{self.name}: got no tensor to run a graph on, needed one or more"
             )
         key = (tensors[0].device, form)
-        known = self._captured.get(key)
-        if known is None:
+        if key not in self._captured:
             self.complete_shapes(*args)
-            known = self._captured[key] = self._captured_for(tensors[0].device, form)
+        known = self._captured.get(key, lambda: self._captured_for(tensors[0].device, form))
         results = known.graph(*tensors)
         return unpack(known.forms[0], iter(results))
 
@@ -125,7 +125,22 @@ class HybridBlock(Block):
             return tuple(results)
 
         leaves = [parameter.data(device) for parameter in self.collect_params().values()]
-        return _Captured(CachedGraph(function, leaves), forms)
+        pool = next((known.graph.pool for known in self._captured), None)
+        return _Captured(CachedGraph(function, leaves, pool), forms)
+
+    def statistics(self) -> Statistics:
+        """Return how often this block was run as a graph and captured, and what that keeps.
+
+        Counted since `hybridize`, or since parts were added. A kind of call is captured anew
+        when it has not been seen, or not among the last 64.
+        """
+        found = [known.graph.statistics() for known in self._captured]
+        return Statistics(
+            sum(each.calls for each in found),
+            sum(each.captures for each in found),
+            sum(each.kept for each in found),
+            max((each.arena_bytes for each in found), default=0),  # they share one pool
+        )
 
     def forward(self, x: Any, *args: Any) -> Any:
         """Return `hybrid_forward` of the inputs and the block's own parameters."""

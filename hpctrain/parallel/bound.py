@@ -6,6 +6,7 @@ import numpy as np
 
 from hpctrain import backend
 from hpctrain.graph.execute import Executor
+from hpctrain.graph.pool import Pool
 from hpctrain.graph.segments import cut
 from hpctrain.parallel.program import Objective, training_plan
 from hpctrain.parallel.state import ModelState
@@ -25,9 +26,11 @@ class BoundStep:
     state : ModelState
         Gradients are written straight into its flat buffer.
     specs : (specs of the inputs, specs of the targets)
+    pool : Pool
+        Working memory, for all shapes together.
     """
 
-    def __init__(self, objective: Objective, state: ModelState, specs: Any) -> None:
+    def __init__(self, objective: Objective, state: ModelState, specs: Any, pool: Pool) -> None:
         flat = state.flat
         self.state = state
         self.plan = training_plan(objective, specs, state.leaves, state.trained, state.device)
@@ -37,9 +40,8 @@ class BoundStep:
         )
         self.correct = backend.empty((), flat.dtype, state.device)
         outputs = [self.losses, self.correct, *(t.grad.value for t in state.trained)]
-        self.run = Executor(
-            self.plan, [t.value for t in state.leaves], dict(enumerate(outputs)), state.device
-        )
+        leaves = [t.value for t in state.leaves]
+        self.run = Executor(self.plan, leaves, dict(enumerate(outputs)), state.device, pool)
         where = flat.where()
         leaf_of = dict(zip((id(t) for t in state.leaves), graph.leaves, strict=True))
         read = {leaf_of[id(t)]: w for t, w in zip(state.trained, where, strict=True)}

@@ -21,6 +21,8 @@ from hpctrain.comm.group import Group
 from hpctrain.engine import Engine
 from hpctrain.errors import EngineError
 from hpctrain.graph.plan import Plan
+from hpctrain.graph.pool import Pool
+from hpctrain.graph.recent import Recent
 from hpctrain.graph.segments import Segment
 from hpctrain.optim import Optimizer, Schedule, clip_scale, sum_of_squares
 from hpctrain.parallel.bound import BoundStep
@@ -82,7 +84,8 @@ class DataParallel:
         self._exchange: Exchange = Alone()
         if group.size > 1:
             self._exchange = AllReduce(group, sent, self.options.pause_s)
-        self._bound: dict[Any, BoundStep] = {}
+        self._bound: Recent[BoundStep] = Recent()
+        self._pool = Pool()  # one run at a time: `_arena` stands for it in the engine
         self._order: list[int] = []
         # Slices of nothing but padding, which no segment makes final.
         self._empty = [s.index for s in flat.slices if s.index and not s.parameters]
@@ -108,16 +111,15 @@ class DataParallel:
         slice with the riders is the last.
         """
         key = (tuple(inputs), tuple(targets))
-        if key not in self._bound:
-            self._bound[key] = BoundStep(self.objective, self.state, key)
+        bound = self._bound_for(key)
         if not self._order:
-            final = [s for segment in self._bound[key].segments for s in segment.final]
+            final = [s for segment in bound.segments for s in segment.final]
             order = [*self._empty, *(s for s in final if s != 0), 0]
             self._order = [int(s) for s in self.group.bcast_obj(order, 0)]
 
     def plan_of_first_shape(self) -> Plan:
         """Return the plan that `prepare` made first."""
-        return next(iter(self._bound.values())).plan
+        return next(iter(self._bound)).plan
 
     def step(self, work: Work) -> int:
         """Push one step and return its number, for `result`; after `prepare`."""
@@ -158,7 +160,7 @@ class DataParallel:
         begun = 0
         parts = cut_work(work, self.options.shard)
         for place, part in enumerate(parts):
-            bound = self._bound_for(part)
+            bound = self._bound_for(part.specs())
             self._push_feed(bound, part, number)
             for segment in bound.segments:
                 self._push_segment(bound, segment)
@@ -170,11 +172,10 @@ class DataParallel:
             self._push_sums([0], place == 0)
         return begun
 
-    def _bound_for(self, work: Work) -> BoundStep:
-        key = work.specs()
-        if key not in self._bound:
-            self._bound[key] = BoundStep(self.objective, self.state, key)
-        return self._bound[key]
+    def _bound_for(self, key: Any) -> BoundStep:
+        """Return what runs batches of the specs ``key``; captured anew if it is not there."""
+        make = partial(BoundStep, self.objective, self.state, key, self._pool)
+        return self._bound.get(key, make)
 
     def _push_sums(self, final: Sequence[int], first: bool) -> None:
         """Add the slices that are final for one shard to the sums over shards."""

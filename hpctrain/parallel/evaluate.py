@@ -1,13 +1,14 @@
 """Evaluation: the plan of the forward pass alone, in inference mode."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from hpctrain import backend
 from hpctrain.autograd import Spec
 from hpctrain.graph.execute import Executor
+from hpctrain.graph.pool import Pool
+from hpctrain.graph.recent import Recent
 from hpctrain.parallel.program import Objective, evaluation_plan
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Work
@@ -27,7 +28,8 @@ class Evaluator:
     def __init__(self, objective: Objective, state: ModelState) -> None:
         self.objective = objective
         self.state = state
-        self._bound: dict[Any, Executor] = {}
+        self._bound: Recent[Executor] = Recent()
+        self._pool = Pool()
 
     def __call__(self, work: Work) -> tuple[float, float, np.ndarray]:
         """Evaluate this rank's part of a batch; runs in the caller's thread.
@@ -48,9 +50,7 @@ class Evaluator:
         No training step may be under way: wait for the parameters first.
         """
         key = work.specs()
-        if key not in self._bound:
-            self._bound[key] = self._bind(*key)
-        run = self._bound[key]
+        run = self._bound.get(key, lambda: self._bind(*key))
         graph, device = run.graph, self.state.device
         outputs = [
             backend.empty(graph.specs[v].shape, graph.specs[v].dtype, device)
@@ -64,4 +64,5 @@ class Evaluator:
     def _bind(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> Executor:
         state = self.state
         plan = evaluation_plan(self.objective, (inputs, targets), state.leaves, state.device)
-        return Executor(plan, [t.value for t in state.leaves], device=state.device)
+        leaves = [t.value for t in state.leaves]
+        return Executor(plan, leaves, device=state.device, pool=self._pool)
