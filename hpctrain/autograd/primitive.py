@@ -99,6 +99,9 @@ class Primitive:
         Which output may be written over which input, when nobody else needs that input.
     pure : bool
         Equal inputs give equal outputs, so that common sub-expressions may be merged.
+    any_strides : bool
+        The bits of the results do not depend on the strides of the inputs; for elementwise
+        and movement that is so without saying.
     element : callable ``(*elements, **attrs) -> Element`` or None
         For elementwise, the formula of one element (`hpctrain.autograd.element`), so that
         several operations may become one loop.
@@ -122,6 +125,7 @@ class Primitive:
     scratch: Callable[..., Sequence[Spec]] | None = None
     inplace: tuple[tuple[int, int], ...] = ()
     pure: bool = True
+    any_strides: bool = False
     element: Callable[..., Any] | None = None
     total: Callable[..., tuple[tuple[int, ...], float]] | None = None
     bind: Callable[..., Callable[[], None] | None] | None = None

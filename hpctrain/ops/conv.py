@@ -209,8 +209,9 @@ def _weight_vjp(
     ]
 
 
-register(Primitive("conv", "window", _infer, forward_kernel, _vjp, scratch=forward_scratch))
+register(Primitive("conv", "window", _infer, forward_kernel, _vjp,
+                   scratch=forward_scratch, any_strides=True))  # fmt: skip
 register(Primitive("conv_grad_data", "window", _data_infer, data_kernel, _data_vjp,
-                   scratch=data_scratch))  # fmt: skip
+                   scratch=data_scratch, any_strides=True))  # fmt: skip
 register(Primitive("conv_grad_weight", "window", _weight_infer, weight_kernel, _weight_vjp,
-                   scratch=weight_scratch))  # fmt: skip
+                   scratch=weight_scratch, any_strides=True))  # fmt: skip

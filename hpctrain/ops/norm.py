@@ -252,11 +252,13 @@ def _layer_grad_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
 
 
 register(Primitive("batch_norm", "normalize", _batch_infer, _batch_kernel, _batch_vjp,
-                   scratch=lambda s, **_: batch_scratch(s[0], 3)))  # fmt: skip
+                   scratch=lambda s, **_: batch_scratch(s[0], 3), any_strides=True))  # fmt: skip
 register(Primitive("batch_norm_grad", "normalize", _grad_infer, _batch_grad_kernel,
-                   _batch_grad_vjp, scratch=lambda s, **_: batch_scratch(s[1], 4)))  # fmt: skip
+                   _batch_grad_vjp, scratch=lambda s, **_: batch_scratch(s[1], 4),
+                   any_strides=True))  # fmt: skip
 register(Primitive("rescale", "normalize", _rescale_infer, _rescale_kernel, _rescale_vjp,
-                   scratch=lambda s: [row_spec(s[0], s[0].shape[-1])] * 2))  # fmt: skip
+                   scratch=lambda s: [row_spec(s[0], s[0].shape[-1])] * 2,
+                   any_strides=True))  # fmt: skip
 register(Primitive("layer_norm", "normalize", _layer_infer, _layer_kernel, _layer_vjp,
                    scratch=lambda s, **_: layer_scratch(s[0], 0)))  # fmt: skip
 register(Primitive("layer_norm_grad", "normalize", _grad_infer, _layer_grad_kernel,

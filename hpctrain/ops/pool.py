@@ -266,12 +266,12 @@ def _avg_grad_vjp(
 
 
 register(Primitive("max_pool", "window", _max_infer, _max_kernel, _max_vjp,
-                   scratch=_max_scratch))  # fmt: skip
+                   scratch=_max_scratch, any_strides=True))  # fmt: skip
 register(Primitive("max_pool_grad", "window", _grad_infer, _max_grad_kernel, _max_grad_vjp,
-                   scratch=_max_grad_scratch))  # fmt: skip
+                   scratch=_max_grad_scratch, any_strides=True))  # fmt: skip
 register(Primitive("max_pool_take", "window", _take_infer, _take_kernel, _take_vjp,
-                   scratch=_take_scratch))  # fmt: skip
+                   scratch=_take_scratch, any_strides=True))  # fmt: skip
 register(Primitive("avg_pool", "window", _avg_infer, _avg_kernel, _avg_vjp,
-                   scratch=_avg_scratch))  # fmt: skip
+                   scratch=_avg_scratch, any_strides=True))  # fmt: skip
 register(Primitive("avg_pool_grad", "window", _grad_infer, _avg_grad_kernel, _avg_grad_vjp,
-                   scratch=_avg_grad_scratch))  # fmt: skip
+                   scratch=_avg_grad_scratch, any_strides=True))  # fmt: skip

@@ -179,5 +179,9 @@ def taps(xp: Any, source: Any, window: Window) -> Any:
 
 
 def merge_images(array: Any, tail: int) -> Any:
-    """View a C-contiguous array with all axes but the last ``tail`` made one."""
-    return array.reshape(math.prod(array.shape[: array.ndim - tail]), *array.shape[-tail:])
+    """Return an array with all axes but the last ``tail`` made one: a view if C-contiguous.
+
+    If not, the result is: a product of matrices must not depend on how its factors lie.
+    """
+    merged = array.reshape(math.prod(array.shape[: array.ndim - tail]), *array.shape[-tail:])
+    return merged if merged.flags.c_contiguous else merged.copy()
