@@ -130,12 +130,15 @@ class Nest:
 
     def _addresses(self, ins: Sequence[Any], targets: Sequence[Any]) -> list[int]:
         arrays = (*ins, *targets)
-        begins = [array.__array_interface__["data"][0] for array in arrays]
+        begins = [array.ctypes.data for array in arrays]
         return [b + o for b, o in zip(begins, self.offsets, strict=True)]
 
     def _call(self, ins: Sequence[Any], targets: Sequence[Any]) -> Callable[[], None]:
-        pointers = (ctypes.c_void_p * len(self.offsets))(*self._addresses(ins, targets))
-        return functools.partial(self.function, pointers, *self.arguments)
+        return functools.partial(
+            self.function,
+            _pointers(self._addresses(ins, targets), ins, targets),
+            *self.arguments,
+        )
 
     def _targets(self, outs: Sequence[Any], scratch: Sequence[Any], part: int) -> list[Any]:
         targets = list(outs)
@@ -153,8 +156,15 @@ class Nest:
                 addresses[k] += start * self.strides[k][0]
         rows = min(step, self.sizes[0] - start)
         sizes = (ctypes.c_int64 * len(self.sizes))(rows, *self.sizes[1:])
-        pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        pointers = _pointers(addresses, ins, targets)
         return functools.partial(self.function, pointers, sizes, self.arguments[1])
+
+
+def _pointers(addresses: Sequence[int], *arrays: Sequence[Any]) -> Any:
+    """Return addresses for C, which keep the arrays alive that they point into."""
+    pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+    pointers.arrays = arrays  # type: ignore[attr-defined]
+    return pointers
 
 
 def _with_sums(
