@@ -7,21 +7,24 @@ Symbols and ``hpctrain.nd`` are made of these rows; nothing else knows the names
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from hpctrain.ops.mxnet_images import IMAGES
 from hpctrain.ops.mxnet_layers import LAYERS
 from hpctrain.ops.mxnet_math import MATH
+from hpctrain.ops.mxnet_more import MORE
 from hpctrain.ops.mxnet_outputs import OUTPUTS
+from hpctrain.ops.mxnet_recurrent import RECURRENT
 from hpctrain.ops.mxnet_row import Operator
 from hpctrain.ops.mxnet_windows import WINDOWS
 
 __all__ = ["ALIASES", "OPERATORS"]
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    {row.name: row for row in (*LAYERS, *WINDOWS, *OUTPUTS, *MATH)}
+    {row.name: row for row in (*LAYERS, *WINDOWS, *IMAGES, *RECURRENT, *OUTPUTS, *MATH, *MORE)}
 )
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
-        "Convolution_v1": "Convolution", "Pooling_v1": "Pooling", "Softmax": "SoftmaxOutput",
+        "Convolution_v1": "Convolution", "Softmax": "SoftmaxOutput",
         "BatchNorm_v1": "BatchNorm", "CuDNNBatchNorm": "BatchNorm",
         "Embedding_v1": "Embedding", "stop_gradient": "BlockGrad", "make_loss": "MakeLoss",
         "flatten": "Flatten", "reshape": "Reshape", "concat": "Concat", "split": "SliceChannel",
@@ -35,6 +38,14 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "_DivScalar": "_div_scalar", "_RDivScalar": "_rdiv_scalar",
         "_PowerScalar": "_power_scalar", "_MaximumScalar": "_maximum_scalar",
         "_MinimumScalar": "_minimum_scalar", "broadcast_plus": "broadcast_add",
-        "broadcast_minus": "broadcast_sub",
+        "broadcast_minus": "broadcast_sub", "zeros": "_zeros", "ones": "_ones", "full": "_full",
+        "arange": "_arange", "ElementWiseSum": "add_n",
+        "_Power": "_power", "_Maximum": "_maximum", "_Minimum": "_minimum",
+        "_RPowerScalar": "_rpower_scalar", "broadcast_axes": "broadcast_axis",
+        "_contrib_SparseEmbedding": "Embedding", "flip": "reverse", "_EqualScalar":
+        "_equal_scalar", "_NotEqualScalar": "_not_equal_scalar",
+        "_GreaterScalar": "_greater_scalar", "_LesserScalar": "_lesser_scalar",
+        "_GreaterEqualScalar": "_greater_equal_scalar",
+        "_LesserEqualScalar": "_lesser_equal_scalar",
     }
 )  # fmt: skip

@@ -160,6 +160,7 @@ LAYERS = (
         aux=("moving_mean", "moving_var"), shapes=_channel_shapes,
         aux_shapes=_two_channel_shapes,
         outputs=lambda attrs: 3 if attrs["output_mean_var"] else 1,
+        results=("output", "mean", "var"),
     ),
     Operator(
         "LayerNorm", _layer_norm, ("data", "gamma", "beta"),

@@ -138,7 +138,11 @@ def _softmax(function: Callable[..., Any]) -> Callable[..., Any]:
 # Movement
 
 
-def _reshape(data: Any, *, shape: Shape, reverse: bool, **_: Any) -> Any:
+def _reshape(data: Any, *, shape: Shape, reverse: bool, **old: Any) -> Any:
+    if not shape:  # what releases before 0.8 wrote: 0 stands for the length that is left
+        target = old["target_shape"]
+        kept = data.shape[:1] if old["keep_highest"] else target[:1]
+        return reshape(data, [n or -1 for n in (*kept, *target[1:])])
     if reverse:
         return reshape(data, _decoded(data.shape[::-1], shape[::-1])[::-1])
     return reshape(data, _decoded(data.shape, shape))
@@ -253,7 +257,7 @@ MATH = (
              attrs={"a_min": FLOAT, "a_max": FLOAT}),
     Operator("Cast", lambda data, dtype: cast(data, dtype), attrs={"dtype": TEXT}),
     Operator("Reshape", _reshape,
-             attrs={"shape": SHAPE, "reverse": BOOL.or_else(False),
+             attrs={"shape": SHAPE.or_else(()), "reverse": BOOL.or_else(False),
                     "target_shape": SHAPE.or_else(()), "keep_highest": BOOL.or_else(False)}),
     Operator("transpose", lambda data, axes: transpose(data, axes or None),
              attrs={"axes": SHAPE.or_else(())}),

@@ -27,7 +27,7 @@ _SHAPE = re.compile(r"[(\[]\s*((?:(?:[+-]?\d{1,19}L?|None)\s*,?\s*)*)[)\]]")
 IGNORED = frozenset(
     {
         "workspace", "cudnn_tune", "cudnn_off", "min_calib_range", "max_calib_range",
-        "sparse_grad", "forward_stype", "ctx", "target_ctx", "num_parallel",
+        "sparse_grad", "forward_stype", "ctx", "target_ctx", "num_parallel", "deterministic",
     }
 )  # fmt: skip
 
@@ -129,6 +129,11 @@ class Operator:
         Attribute that holds the number of inputs where that is free.
     random : bool
         The function takes a stream of random numbers, ``stream``, as well.
+    source : bool
+        The function takes no inputs, and a tensor on the device where its own is wanted,
+        ``like``, as well. Lengths of 0 in ``shape`` are those of the batch.
+    results : tuple of str
+        Names of the outputs, where MXNet has any.
     """
 
     name: str
@@ -143,6 +148,8 @@ class Operator:
     any_shape: bool = False
     count: str = ""
     random: bool = False
+    source: bool = False
+    results: tuple[str, ...] = ()
 
     def input_names(self, attrs: Attrs) -> list[str]:
         """Return the names of the inputs with these attributes, without aux."""

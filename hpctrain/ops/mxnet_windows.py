@@ -122,7 +122,7 @@ def _pool(x: Any, attrs: Attrs) -> Any:
     if attrs["count_include_pad"] is False:
         return avg_pool(x, kernel, stride, pads, count_include_pad=False)
     # What hangs over the padded image at its end does not count, but the padding does.
-    if any(more):
+    if any(more) and not attrs.get("overhang"):
         x = pad_with(x, [(0, 0), *((p, p) for p in pad), (0, 0)])
         return avg_pool(x, kernel, stride, tuple((0, m) for m in more), False)
     return avg_pool(x, kernel, stride, pads)
@@ -163,4 +163,7 @@ WINDOWS = (
         omit=no_bias, shapes=_deconv_shapes,
     ),
     Operator("Pooling", _pooling, attrs=_POOL),
+    # The mean of this one counts what hangs over the padded image at its end, as zeros.
+    Operator("Pooling_v1", lambda data, **attrs: _pooling(data, overhang=True, **attrs),
+             attrs=_POOL),
 )  # fmt: skip

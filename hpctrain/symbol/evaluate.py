@@ -1,7 +1,9 @@
 """A symbol as a function over tensors, and the shapes that follow from some of them.
 
 Shapes are inferred by running the operators on names: the rule that says what comes out of a
-node is the operation itself.
+node is the operation itself. A node that makes zeros for "a batch", with a length of 0, gets
+the length with which the operators behind it agree; only lengths that are given come in
+question.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,20 +45,41 @@ def run(
         One for each head.
     """
     found: dict[int, tuple[Any, ...]] = {ident: (value,) for ident, value in values.items()}
+    length = 0
+    if any(_is_open(node) for node in nodes):
+        plain = {node.name: values[id(node)] for node in nodes if node.operator is None}
+        shapes = {name: value.shape for name, value in plain.items()}
+        length = _settled(heads, shapes, {n: v.dtype for n, v in plain.items()})[1]
+    like = next(iter(values.values()), None)
     for node in nodes:
         if node.operator is not None:
-            found[id(node)] = _apply(node, found, streams)
+            found[id(node)] = _apply(node, found, streams.get(id(node)), (like, length))
     return [found[id(node)][place] for node, place in heads]
 
 
+def _is_open(node: Node) -> bool:
+    makes = node.operator is not None and node.operator.source
+    return makes and 0 in node.attrs.get("shape", ())
+
+
 def _apply(
-    node: Node, found: Mapping[int, tuple[Any, ...]], streams: Mapping[int, Any]
+    node: Node,
+    found: Mapping[int, tuple[Any, ...]],
+    stream: Any,
+    batch: tuple[Any, int],
 ) -> tuple[Any, ...]:
+    """Apply one operator; ``batch`` is a tensor on its device, and the length of the batch."""
     assert node.operator is not None
     inputs = [found[id(below)][place] for below, place in node.inputs]
-    extra = {"stream": streams.get(id(node))} if node.operator.random else {}
+    attrs, (like, length) = dict(node.attrs), batch
+    if node.operator.random:
+        attrs["stream"] = stream
+    if node.operator.source:
+        attrs["like"] = like
+        if "shape" in attrs:
+            attrs["shape"] = tuple(n or length for n in attrs["shape"])
     try:
-        return as_tuple(node.operator.function(*inputs, **node.attrs, **extra))
+        return as_tuple(node.operator.function(*inputs, **attrs))
     except HpctrainError as error:
         error.add_note(f"in the node {node.name!r}, operator {node.operator.name}")
         raise
@@ -65,8 +88,10 @@ def _apply(
 class _Inference:
     """The specs known so far, by node, while the nodes are walked in order."""
 
-    def __init__(self, heads: Sequence[Entry], types: Mapping[str, Any]) -> None:
-        self.nodes = in_order(heads)
+    def __init__(
+        self, heads: Sequence[Entry], types: Mapping[str, Any], length: int = 0
+    ) -> None:
+        self.nodes, self.length = in_order(heads), length
         self.state = auxiliary(self.nodes)
         self.types = types
         self.stream = Tensor(np.zeros(3, np.uint64))
@@ -100,8 +125,11 @@ class _Inference:
         if node.operator.aux_shapes and shapes[0] is not None:
             wanted = node.operator.aux_shapes(node.attrs, shapes)
             self._complete(node, [None] * len(wanted), wanted, count)
+        if _is_open(node) and not self.length:
+            return
         if all(id(below) in self.found for below, _ in node.inputs):
-            self.found[id(node)] = _apply(node, self.found, {id(node): self.stream})
+            batch = (self.stream, self.length)
+            self.found[id(node)] = _apply(node, self.found, self.stream, batch)
 
     def _complete(self, node: Node, shapes: Any, wanted: Any, start: int = 0) -> None:
         for (below, _), known, shape in zip(node.inputs[start:], shapes, wanted, strict=False):
@@ -138,7 +166,43 @@ def infer(
     ShapeError
         If shapes contradict each other.
     """
-    inference = _Inference(heads, types or {})
+    inference = _settled(heads, shapes, types or {})[0]
+    found = inference.found
+    return (
+        {
+            node.name: found[id(node)][0].spec
+            for node in inference.nodes
+            if node.operator is None and id(node) in found
+        },
+        [found[id(node)][place].spec if id(node) in found else None for node, place in heads],
+    )
+
+
+def _settled(
+    heads: Sequence[Entry], shapes: Mapping[str, Sequence[int]], types: Mapping[str, Any]
+) -> tuple[_Inference, int]:
+    """Return the inference with the length of the batch with which no operator disagrees."""
+    tried = [0]
+    if any(_is_open(node) for node in in_order(heads)):
+        axes = max((len(shape) for shape in shapes.values()), default=0)
+        tried = [int(s[a]) for a in range(axes) for s in shapes.values() if a < len(s)] or [0]
+    problem: ShapeError | None = None
+    for length in dict.fromkeys(tried):
+        try:
+            return _inferred(heads, shapes, types, length), length
+        except ShapeError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
+def _inferred(
+    heads: Sequence[Entry],
+    shapes: Mapping[str, Sequence[int]],
+    types: Mapping[str, Any],
+    length: int,
+) -> _Inference:
+    inference = _Inference(heads, types, length)
     variables = {node.name: node for node in inference.nodes if node.operator is None}
     for name in shapes:
         if name not in variables:
@@ -154,12 +218,4 @@ def infer(
         for node in inference.nodes:
             if node.operator is not None:
                 inference.visit(node)
-    found = inference.found
-    return (
-        {
-            name: found[id(node)][0].spec
-            for name, node in variables.items()
-            if id(node) in found
-        },
-        [found[id(node)][place].spec if id(node) in found else None for node, place in heads],
-    )
+    return inference

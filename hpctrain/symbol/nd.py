@@ -100,6 +100,8 @@ def _applier(operator: Operator) -> Any:
                 f"{operator.name}: got {len(given)} tensors, needed {', '.join(names)}"
             )
         extra = {"stream": stream} if operator.random else {}
+        if operator.source:
+            extra["like"] = None
         result = operator.function(*map(as_tensor, given), **values, **extra)
         return result if out is None else result.copyto(out)
 

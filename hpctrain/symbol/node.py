@@ -50,8 +50,8 @@ class Node:
             return [self.name]
         if self.outputs == 1:
             return [f"{self.name}_output"]
-        if self.operator.name == "BatchNorm":
-            return [f"{self.name}_{which}" for which in ("output", "mean", "var")]
+        if self.operator.results:
+            return [f"{self.name}_{which}" for which in self.operator.results[: self.outputs]]
         return [f"{self.name}_output{i}" for i in range(self.outputs)]
 
 

@@ -41,7 +41,7 @@ class Case:
     def requests(self):
         """Return which gradients are asked for: not those of numbers and labels."""
         plain = range(len(self.shapes) - self.aux)
-        unwanted = {*self.ids, *((1,) if "Output" in self.op else ())}
+        unwanted = {*self.ids, *((1,) if "Output" in self.op or "_like" in self.op else ())}
         return {f"in{i}": "null" if i in unwanted else "write" for i in plain}
 
     def cotangent(self, shape):
@@ -185,4 +185,59 @@ CASES = [
         Case("MakeLoss", ((4, 3),), {"grad_scale": 2.0, "normalization": how}, tag=how)
         for how in ("null", "batch", "valid")
     ),
+    Case("Pooling_v1", (IMAGE,),
+         {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1), "pool_type": "avg",
+          "pooling_convention": "full"}),
+    Case("Reshape", ((2, 3, 4),), {"target_shape": (0, 6)}, tag="old"),
+    Case("Reshape", ((2, 3, 4),), {"target_shape": (0, 0), "keep_highest": True}, tag="kept"),
+    Case("Convolution_v1", (IMAGE, (6, 4, 3, 3), (6,)), {"kernel": (3, 3), "num_filter": 6}),
+    Case("LRN", ((2, 7, 3, 2),), {"nsize": 5, "alpha": 0.5, "knorm": 1.5}),
+    Case("InstanceNorm", (IMAGE, (4,), (4,)), {"eps": 0.01}),
+    *(
+        Case("L2Normalization", (IMAGE,), {"mode": mode}, tag=mode)
+        for mode in ("instance", "channel", "spatial")
+    ),
+    *(
+        Case("SoftmaxActivation", (shape,), {"mode": mode}, tag=mode)
+        for mode, shape in (("instance", (3, 5)), ("channel", IMAGE))
+    ),
+    Case("UpSampling", (IMAGE,), {"scale": 2, "sample_type": "nearest"}),
+    Case("UpSampling", ((2, 3, 4, 4), (2, 2, 2, 2)), {"scale": 2, "sample_type": "nearest",
+                                                     "num_args": 2}, tag="two"),
+    Case("Crop", (IMAGE,), {"offset": (1, 2), "h_w": (4, 3), "num_args": 1}),
+    Case("Crop", (IMAGE, (1, 1, 3, 4)), {"center_crop": True, "num_args": 2}, tag="like"),
+    *(
+        Case("RNN", ((5, 2, 3), (count,), *((4, 2, 3),) * (2 if mode == "lstm" else 1)),
+             {"mode": mode, "state_size": 3, "num_layers": 2, "bidirectional": True,
+              "state_outputs": states}, tag=f"{mode}-{states}")
+        for mode, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1))
+        for states in (False, True)
+        for count in (gates * 3 * 2 * (3 + 3 + 2 + 6 + 3 + 2),)
+    ),
+    Case("RNN", ((4, 3, 2), (180,), (1, 3, 5), (1, 3, 5)),
+         {"mode": "lstm", "state_size": 5, "num_layers": 1}, tag="one"),
+    *(
+        Case(name, ((4, 3, 2), (3,)), {"use_sequence_length": True, **more}, ids={1: 4})
+        for name, more in (("SequenceMask", {"value": -2.0}), ("SequenceReverse", {}))
+    ),
+    Case("SequenceLast", ((4, 3, 2),)),
+    Case("add_n", ((3, 4), (3, 4), (3, 4))),
+    *(Case(name, ((3, 4), (3, 4))) for name in ("_maximum", "_minimum")),
+    *(
+        Case(f"_{name}_scalar", ((3, 4),), {"scalar": 0.5})
+        for name in ("greater", "lesser_equal", "rpower")
+    ),
+    *(Case(name, ((3, 4),)) for name in ("smooth_l1", "hard_sigmoid", "softsign", "erf")),
+    *(
+        Case("norm", ((2, 3, 4),), {"ord": n, "axis": (1, 2), "keepdims": True}, tag=str(n))
+        for n in (1, 2)
+    ),
+    Case("broadcast_axis", ((2, 1, 4),), {"axis": (1,), "size": (3,)}),
+    Case("broadcast_to", ((2, 1, 4),), {"shape": (0, 3, 0)}),
+    Case("slice_like", ((4, 5), (2, 3)), {"axes": (1,)}),
+    Case("tile", ((2, 3),), {"reps": (2, 1, 3)}),
+    Case("repeat", ((2, 3),), {"repeats": 2, "axis": 1}),
+    Case("reverse", ((2, 3, 4),), {"axis": (0, 2)}),
+    Case("take", ((4, 3), (2, 2)), {"axis": 0}, ids={1: 6}),
+    Case("where", ((3, 4), (3, 4), (3, 4)), ids={0: 2}),
 ]  # fmt: skip
