@@ -6,9 +6,10 @@ from typing import Any
 
 from hpctrain.autograd import Spec, primitive
 from hpctrain.autograd.bind import run_row
-from hpctrain.backend import module_of, to_host
+from hpctrain.backend import to_host
 from hpctrain.graph.identities import IDENTITIES, Instead, Sight
 from hpctrain.graph.ir import Graph, Node
+from hpctrain.graph.marks import AGAIN, GROUP
 
 __all__ = ["common_subexpressions", "constants", "dead_code", "renamed", "simplify"]
 
@@ -39,7 +40,7 @@ def dead_code(graph: Graph) -> Graph:
 
 
 def common_subexpressions(graph: Graph) -> Graph:
-    """Compute equal things once: same pure row, attributes, inputs and scope."""
+    """Compute equal things once: same pure row, attributes, inputs, and place to run."""
     same: dict[int, int] = {}
     found: dict[int, Any] = {}
     contents: dict[Any, int] = {}
@@ -53,13 +54,18 @@ def common_subexpressions(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         now = replace(node, inputs=tuple(same.get(v, v) for v in node.inputs))
-        key = replace(now, outputs=())
+        key = (node.row.name, now.attrs, now.inputs, _apart(node))
         if node.row.pure and key in known:
             same.update(zip(node.outputs, known[key], strict=True))
             continue
         known[key] = node.outputs
         nodes.append(now)
     return renamed(replace(graph, constants=found), nodes, same)
+
+
+def _apart(node: Node) -> tuple[Any, ...]:
+    """Return the marks of which equal nodes must have equal ones to be merged."""
+    return tuple(mark for mark in node.marks if mark == AGAIN or mark[0] == GROUP)
 
 
 def _content(spec: Spec, array: Any) -> Any:
@@ -74,6 +80,7 @@ def constants(graph: Graph) -> Graph:
     The kernel that would have run in every run computes it, on the same device.
     """
     known = dict(graph.constants)
+    folded = dict(graph.constants)
     nodes = []
     for node in graph.nodes:
         specs = [graph.specs[v] for v in node.outputs]
@@ -82,15 +89,12 @@ def constants(graph: Graph) -> Graph:
             nodes.append(node)
             continue
         arrays = run_row(node.row, [known[v] for v in node.inputs], dict(node.attrs), specs)
-        known.update(zip(node.outputs, map(_contiguous, arrays), strict=True))
-    return replace(graph, nodes=tuple(nodes), constants=known)
-
-
-def _contiguous(array: Any) -> Any:
-    # Only where needed: NumPy would make a vector of a scalar.
-    if array.flags.c_contiguous:
-        return array
-    return module_of(array).ascontiguousarray(array)
+        known.update(zip(node.outputs, arrays, strict=True))
+        if all(array.flags.c_contiguous for array in arrays):
+            folded.update(zip(node.outputs, arrays, strict=True))
+        else:  # plans take constants to be contiguous, and rounding may depend on strides
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), constants=folded)
 
 
 def simplify(graph: Graph) -> Graph:

@@ -1,9 +1,10 @@
-"""Algebraic identities: the one place where a pass looks at the names of primitives.
+"""What passes know of primitives by name; else they know kinds and fields (and transposes).
 
-Every identity here is *exact*: it gives the bits that the nodes it replaces would have given,
-for zeros of either sign, infinities and NaN too. So there is no ``x + 0`` for floats (-0 + 0
-is +0), but ``x + (-0)`` and ``x - 0``; no ``x * 0``; and no sum of equal numbers as a product,
-since a sum rounds at every step.
+Every algebraic identity here is *exact*: it gives the bits that the nodes it replaces would
+have given, for zeros of either sign, infinities and NaN too. So there is no ``x + 0`` for
+floats (-0 + 0 is +0), but ``x + (-0)`` and ``x - 0``; no ``x * 0``; and no sum of equal
+numbers as a product, since a sum rounds at every step. Nor is a C-contiguous result replaced
+by the same elements with other strides: products and sums downstream may round otherwise.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from hpctrain.autograd import Spec
 from hpctrain.backend import to_host
 from hpctrain.graph.ir import Node
 
-__all__ = ["IDENTITIES", "Instead", "Sight"]
+__all__ = ["IDENTITIES", "TURNED", "Instead", "Sight"]
 
 _LOOKED_AT = 4096  # elements: a larger constant is not searched for equal elements
 _SAME_EVERYWHERE = {"ones_like": 1, "zeros_like": 0}
@@ -44,6 +45,13 @@ class Sight:
         """Return the node that makes ``value`` if it applies the primitive ``name``."""
         node = self.maker.get(value)
         return node if node is not None and node.row.name == name else None
+
+    def plain(self, value: int) -> bool:
+        """Return whether ``value`` is C-contiguous for certain."""
+        node = self.maker.get(value)
+        if node is None or node.row.view is None:
+            return True
+        return node.row.name == "reshape" and self.plain(node.inputs[0])
 
     def number(self, value: int) -> Any:
         """Return the number that all elements of ``value`` are, None if not known."""
@@ -79,7 +87,8 @@ Identity = Callable[[Sight, Node, Mapping[str, Any]], Found]
 
 
 def _same(sight: Sight, node: Node, value: int) -> Found:
-    return value if sight.specs[value] == sight.specs[node.outputs[0]] else None
+    equal = sight.specs[value] == sight.specs[node.outputs[0]]
+    return value if equal and (node.row.view is not None or sight.plain(value)) else None
 
 
 def _neutral(number: int, commutes: bool, negative: bool = False) -> Identity:
@@ -87,8 +96,8 @@ def _neutral(number: int, commutes: bool, negative: bool = False) -> Identity:
 
     def rule(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
         a, b = node.inputs
-        if sight.is_number(b, number, negative) and _same(sight, node, a) is not None:
-            return a
+        if sight.is_number(b, number, negative):
+            return _same(sight, node, a)
         if commutes and sight.is_number(a, number, negative):
             return _same(sight, node, b)
         return None
@@ -99,17 +108,15 @@ def _neutral(number: int, commutes: bool, negative: bool = False) -> Identity:
 def _undone(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
     """f(f(x)) is x."""
     before = sight.made_by(node.inputs[0], node.row.name)
-    return before.inputs[0] if before is not None and before.attrs == node.attrs else None
+    if before is None or before.attrs != node.attrs:
+        return None
+    return _same(sight, node, before.inputs[0])
 
 
 def _once(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
     """f(f(x)) is f(x)."""
     before = sight.made_by(node.inputs[0], node.row.name)
     return node.inputs[0] if before is not None and before.attrs == node.attrs else None
-
-
-def _copy(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
-    return node.inputs[0]
 
 
 def _either(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
@@ -124,7 +131,7 @@ def _unmoved(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
 def _reshape(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
     found = _unmoved(sight, node, attrs)
     before = sight.made_by(node.inputs[0], "reshape")
-    if found is None and before is not None:
+    if found is None and before is not None and sight.plain(before.inputs[0]):
         return Instead("reshape", before.inputs, attrs)
     return found
 
@@ -142,7 +149,8 @@ def _transpose(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
     if axes == tuple(range(len(axes))):
         return source
     shape = sight.specs[source].shape
-    if [a for a in axes if shape[a] != 1] == [a for a in range(len(axes)) if shape[a] != 1]:
+    long = [a for a in range(len(axes)) if shape[a] != 1]
+    if [a for a in axes if a in long] == long and sight.plain(source):
         return Instead("reshape", (source,), {"shape": tuple(shape[a] for a in axes)})
     before = sight.made_by(source, "transpose")
     if before is None:
@@ -171,11 +179,13 @@ def _cast(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
 
 
 def _slice(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
-    return None if any(isinstance(k, int) for k in attrs["key"]) else _unmoved(sight, node, attrs)
+    return (
+        None if any(isinstance(k, int) for k in attrs["key"]) else _unmoved(sight, node, attrs)
+    )
 
 
 def _concat(sight: Sight, node: Node, attrs: Mapping[str, Any]) -> Found:
-    return node.inputs[0] if len(node.inputs) == 1 else None
+    return _same(sight, node, node.inputs[0]) if len(node.inputs) == 1 else None
 
 
 IDENTITIES: Mapping[str, Identity] = MappingProxyType(
@@ -188,7 +198,7 @@ IDENTITIES: Mapping[str, Identity] = MappingProxyType(
         "flip": _undone,
         "relu": _once,
         "abs": _once,
-        "identity": _copy,
+        "identity": _unmoved,
         "maximum": _either,
         "minimum": _either,
         "where": _either,
@@ -201,5 +211,33 @@ IDENTITIES: Mapping[str, Identity] = MappingProxyType(
         "slice_grad": _unmoved,
         "pad": _unmoved,
         "concat": _concat,
+    }
+)
+
+
+# Movements that can be applied to transposed inputs, where axis ``i`` has become
+# ``place[i]``, to give their result transposed in the same way: their attributes then.
+Turn = Callable[[Mapping[str, Any], tuple[int, ...]], dict[str, Any] | None]
+
+
+def _each_axis(values: Any, place: tuple[int, ...]) -> tuple[Any, ...]:
+    back = sorted(range(len(place)), key=place.__getitem__)
+    return tuple(values[a] for a in back)
+
+
+def _turned_key(attrs: Mapping[str, Any], place: tuple[int, ...]) -> dict[str, Any] | None:
+    if any(isinstance(k, int) for k in attrs["key"]):
+        return None
+    found = {"key": _each_axis(attrs["key"], place)}
+    return found | {"shape": _each_axis(attrs["shape"], place)} if "shape" in attrs else found
+
+
+TURNED: Mapping[str, Turn] = MappingProxyType(
+    {
+        "concat": lambda attrs, place: {"axis": place[attrs["axis"]]},
+        "flip": lambda attrs, place: {"axis": tuple(sorted(place[a] for a in attrs["axis"]))},
+        "pad": lambda attrs, place: {**attrs, "widths": _each_axis(attrs["widths"], place)},
+        "slice": _turned_key,
+        "slice_grad": _turned_key,
     }
 )

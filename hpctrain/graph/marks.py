@@ -7,18 +7,22 @@ change a node keep its marks (``dataclasses.replace``); two equal nodes that are
 those of the first.
 """
 
-from collections.abc import Hashable, Iterator
+import itertools
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
-__all__ = ["AGAIN", "BACKWARD", "REGION", "Marks", "current_marks", "marked"]
+__all__ = ["AGAIN", "BACKWARD", "GROUP", "REGION", "Marks", "as_region", "current_marks", "marked"]
 
 Marks = tuple[tuple[str, Hashable], ...]
 
 BACKWARD = ("part", "backward")  # made by the gradient walk
 AGAIN = ("again", True)  # a copy for the backward part; never merged with its original
+GROUP = "ctx_group"  # where the node is to run; only nodes of one group are merged
 REGION = "region"  # values inside a region of equal number are not kept for the backward part
 
+_REGIONS = itertools.count()  # next() is atomic
 _MARKS: ContextVar[Marks] = ContextVar("hpctrain_marks", default=())
 
 
@@ -42,3 +46,9 @@ def marked(**marks: Hashable) -> Iterator[None]:
         yield
     finally:
         _MARKS.reset(token)
+
+
+def as_region(function: Callable[..., Any], *args: Any) -> Any:
+    """Return ``function`` of ``args``, captured as a region of its own."""
+    with marked(**{REGION: next(_REGIONS)}):
+        return function(*args)

@@ -1,26 +1,24 @@
-"""Passes: pure functions from graph to graph, with a verifier that runs between them.
+"""The passes in their order, and the verifier that runs between them.
 
-A pass may know a row's kind and whether it is pure, never its name.
+A pass is a pure function from graph to graph. It may know a row's kind and its fields, not its
+name, but for what `hpctrain.graph.identities` says of names.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
-from hpctrain.autograd import Spec, primitive
-from hpctrain.backend import to_host
+from hpctrain.autograd import primitive
 from hpctrain.errors import ShapeError
+from hpctrain.graph.clean import common_subexpressions, constants, dead_code, simplify
 from hpctrain.graph.fuse import fuse
 from hpctrain.graph.ir import Graph, Node
-from hpctrain.graph.marks import AGAIN
 from hpctrain.graph.native import available
+from hpctrain.graph.transposes import layout
 
 __all__ = [
-    "EXACT", "FUSED", "PASSES", "common_subexpressions", "dead_code", "optimise",
-    "own_outputs", "schedule", "verify",
+    "EXACT", "FUSED", "PASSES", "common_subexpressions", "constants", "dead_code", "layout",
+    "optimise", "own_outputs", "schedule", "simplify", "verify",
 ]  # fmt: skip
-
-_SMALL_BYTES = 256  # constants up to this size are compared by content
 
 
 def verify(graph: Graph) -> Graph:
@@ -59,54 +57,6 @@ def _verify_ends(graph: Graph, defined: set[int]) -> None:
     for leaf, source in graph.assigns:
         if leaf not in graph.leaves or graph.specs[leaf] != graph.specs[source]:
             raise ShapeError(f"graph: cannot assign %{source} to %{leaf}")
-
-
-def dead_code(graph: Graph) -> Graph:
-    """Drop nodes and constants that nothing at the end depends on."""
-    needed = set(graph.kept())
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs):
-            kept.append(node)
-            needed.update(node.inputs)
-    constants = {v: a for v, a in graph.constants.items() if v in needed}
-    return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
-
-
-def common_subexpressions(graph: Graph) -> Graph:
-    """Compute equal things once: same pure row, same attributes, same inputs."""
-    same: dict[int, int] = {}
-    constants: dict[int, Any] = {}
-    contents: dict[Any, int] = {}
-    for value, array in graph.constants.items():
-        key = _content(graph.specs[value], array)
-        first = contents.setdefault(key, value) if key is not None else value
-        same[value] = first
-        if first == value:
-            constants[value] = array
-    known: dict[Any, tuple[int, ...]] = {}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        renamed = replace(node, inputs=tuple(same.get(v, v) for v in node.inputs))
-        key = (node.row.name, renamed.attrs, renamed.inputs, AGAIN in node.marks)
-        if node.row.pure and key in known:
-            same.update(zip(node.outputs, known[key], strict=True))
-            continue
-        known[key] = node.outputs
-        nodes.append(renamed)
-    return replace(
-        graph,
-        nodes=tuple(nodes),
-        constants=constants,
-        outputs=tuple(same.get(v, v) for v in graph.outputs),
-        assigns=tuple((leaf, same.get(v, v)) for leaf, v in graph.assigns),
-    )
-
-
-def _content(spec: Spec, array: Any) -> Any:
-    if spec.nbytes > _SMALL_BYTES:
-        return None
-    return spec, to_host(array).tobytes()
 
 
 def schedule(graph: Graph) -> Graph:
@@ -172,7 +122,10 @@ def _made(graph: Graph) -> set[int]:
 
 PASSES: dict[str, Callable[[Graph], Graph]] = {
     "dead_code": dead_code,
+    "constants": constants,
+    "simplify": simplify,
     "common_subexpressions": common_subexpressions,
+    "layout": layout,
     "own_outputs": own_outputs,
     "fuse": lambda graph: fuse(graph, compiled=available()),
     "schedule": schedule,

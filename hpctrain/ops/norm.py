@@ -252,7 +252,8 @@ def _layer_grad_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
 
 
 register(Primitive("batch_norm", "normalize", _batch_infer, _batch_kernel, _batch_vjp,
-                   scratch=lambda s, **_: batch_scratch(s[0], 3), any_strides=True))  # fmt: skip
+                   scratch=lambda s, **_: batch_scratch(s[0], 3),
+                   any_strides=True))  # fmt: skip
 register(Primitive("batch_norm_grad", "normalize", _grad_infer, _batch_grad_kernel,
                    _batch_grad_vjp, scratch=lambda s, **_: batch_scratch(s[1], 4),
                    any_strides=True))  # fmt: skip
