@@ -16,10 +16,12 @@ from hpctrain.backend import Device
 from hpctrain.graph.capture import Capture, as_tuple
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.ir import Graph
+from hpctrain.graph.marks import marked
 from hpctrain.graph.passes import optimise
 from hpctrain.graph.plan import make_plan
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.recent import Recent
+from hpctrain.graph.recompute import recompute_regions
 from hpctrain.graph.split import split
 
 __all__ = ["CachedGraph", "Statistics"]
@@ -121,7 +123,7 @@ class CachedGraph:
                 return _Entry(row, len(outputs), isinstance(result, tuple | list))
             variables = [*symbols, *self.leaves]
             heads = [o for o in outputs if o.requires_grad]
-            with pause(training):
+            with pause(training), marked(part="backward"):
                 cotangents = [
                     tracer.input(o.spec, f"cotangent{i}") for i, o in enumerate(heads)
                 ]
@@ -131,6 +133,7 @@ class CachedGraph:
         joint = optimise(
             tracer.finish([*outputs, *gradients]), ("dead_code", "common_subexpressions")
         )
+        joint = recompute_regions(joint)
         taken = [i for i, o in enumerate(outputs) if o.requires_grad]
         row = _recorded_row(joint, len(outputs), taken, places, device, self.pool)
         return _Entry(row, len(outputs), isinstance(result, tuple | list))

@@ -13,7 +13,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["AGAIN", "BACKWARD", "GROUP", "REGION", "Marks", "as_region", "current_marks", "marked"]
+__all__ = [
+    "AGAIN",
+    "BACKWARD",
+    "GROUP",
+    "REGION",
+    "Marks",
+    "as_region",
+    "current_marks",
+    "marked",
+]
 
 Marks = tuple[tuple[str, Hashable], ...]
 

@@ -58,6 +58,7 @@ from hpctrain.nn.pool import (
     MaxPool2D,
     MaxPool3D,
 )
+from hpctrain.nn.recompute import recompute
 from hpctrain.nn.recurrent import GRU, LSTM
 from hpctrain.nn.sequential import HybridSequential, Sequential
 
@@ -69,5 +70,5 @@ __all__ = [
     "LeakyReLU", "Loss", "MSELoss", "MaxPool1D", "MaxPool2D", "MaxPool3D",
     "MultiHeadSelfAttention", "Parameter", "ParameterDict", "Sequential", "SigmoidBCELoss",
     "SigmoidBinaryCrossEntropyLoss", "SoftmaxCELoss", "SoftmaxCrossEntropyLoss", "cpu", "gpu",
-    "initializer",
+    "initializer", "recompute",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from hpctrain.autograd.bind import EAGER
 from hpctrain.autograd.mode import interpreted_by
 from hpctrain.backend import Device
 from hpctrain.errors import ConfigError, ShapeError
+from hpctrain.graph.marks import as_region
 from hpctrain.nn.files import load, save
 from hpctrain.nn.naming import Scope
 from hpctrain.nn.parameter import Parameter
@@ -49,6 +50,7 @@ class Block:
     """
 
     _members: dict[str, "Block | Parameter"]
+    _region = False  # set by `hpctrain.nn.recompute`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make room for parts, so that attributes may be set before ``__init__`` of Block."""
@@ -209,7 +211,7 @@ class Block:
     def _run(self, *args: Any) -> Any:
         if not self._ready:
             self._complete(args)
-        return self.forward(*args)
+        return as_region(self.forward, *args) if self._region else self.forward(*args)
 
     def _complete(self, args: Sequence[Any]) -> None:
         """See that the shapes of the block's own parameters are known."""

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain import backend
+from hpctrain.graph.budget import Memory
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.segments import cut
@@ -28,12 +29,23 @@ class BoundStep:
     specs : (specs of the inputs, specs of the targets)
     pool : Pool
         Working memory, for all shapes together.
+    memory : Memory, optional
+        What may be kept for the backward part.
     """
 
-    def __init__(self, objective: Objective, state: ModelState, specs: Any, pool: Pool) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        state: ModelState,
+        specs: Any,
+        pool: Pool,
+        memory: Memory | None = None,
+    ) -> None:
         flat = state.flat
         self.state = state
-        self.plan = training_plan(objective, specs, state.leaves, state.trained, state.device)
+        self.plan = training_plan(
+            objective, specs, state.leaves, state.trained, state.device, memory
+        )
         graph = self.plan.graph
         self.losses = backend.empty(
             graph.specs[graph.outputs[0]].shape, flat.dtype, state.device

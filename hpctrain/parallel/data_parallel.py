@@ -174,8 +174,8 @@ class DataParallel:
 
     def _bound_for(self, key: Any) -> BoundStep:
         """Return what runs batches of the specs ``key``; captured anew if it is not there."""
-        make = partial(BoundStep, self.objective, self.state, key, self._pool)
-        return self._bound.get(key, make)
+        given = (self.objective, self.state, key, self._pool, self.options.memory)
+        return self._bound.get(key, partial(BoundStep, *given))
 
     def _push_sums(self, final: Sequence[int], first: bool) -> None:
         """Add the slices that are final for one shard to the sums over shards."""

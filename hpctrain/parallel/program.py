@@ -7,7 +7,9 @@ from typing import Any
 from hpctrain import ops
 from hpctrain.autograd import Spec, Tensor
 from hpctrain.backend import CPU, Device
+from hpctrain.graph.budget import Memory, plan_within
 from hpctrain.graph.capture import capture, capture_gradient
+from hpctrain.graph.ir import Graph
 from hpctrain.graph.passes import optimise
 from hpctrain.graph.plan import Plan, make_plan
 
@@ -64,6 +66,7 @@ def training_plan(
     leaves: Sequence[Tensor],
     wanted: Sequence[Tensor],
     device: Device = CPU,
+    memory: Memory | None = None,
 ) -> Plan:
     """Plan a training step.
 
@@ -76,12 +79,19 @@ def training_plan(
     wanted : sequence of Tensor
         Those that are trained.
     device : Device
+    memory : Memory, optional
+        What may be kept for the backward part; the rest is recomputed.
 
     Returns
     -------
     Plan
         Inputs: the batch, then the weight of a sample in the loss. Outputs: losses of shape
         (batch,), number of right answers, then the gradients.
+
+    Raises
+    ------
+    ConfigError
+        If the step needs more than the memory allowed.
     """
     count = len(specs[0])
 
@@ -89,6 +99,10 @@ def training_plan(
         return objective(tensors[:count], tensors[count:])[:2]
 
     graph = capture_gradient(function, [*specs[0], *specs[1]], leaves, wanted, device)
+    return plan_within(graph, memory or Memory(), _finished)
+
+
+def _finished(graph: Graph) -> Plan:
     return make_plan(optimise(graph))
 
 

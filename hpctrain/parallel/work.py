@@ -1,10 +1,11 @@
 """What goes into a training step, and what comes out of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpctrain.autograd import Spec
+from hpctrain.graph.budget import Memory
 
 __all__ = ["CORRECT", "COUNT", "LAG", "LOSS", "STOP", "Options", "StepResult", "Work"]
 
@@ -14,7 +15,7 @@ LOSS, CORRECT, STOP, COUNT = range(4)  # places of the riders
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How gradients are exchanged.
+    """How a step is carried out, and gradients exchanged.
 
     Attributes
     ----------
@@ -30,12 +31,15 @@ class Options:
     shard : int
         Samples of a virtual shard, for gradients of the same bits on any number of ranks;
         0 for none. See `hpctrain.parallel.shards`.
+    memory : Memory
+        What a step may keep for its backward part.
     """
 
     overlap: bool = True
     pause_s: float = 0.0
     clip_norm: float = 0.0
     shard: int = 0
+    memory: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, slots=True)

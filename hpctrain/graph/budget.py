@@ -1,0 +1,116 @@
+"""How much memory a step may use: what is recomputed is chosen until the plan fits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from hpctrain.errors import ConfigError
+from hpctrain.graph.cuts import Way, ways
+from hpctrain.graph.ir import Graph
+from hpctrain.graph.passes import EXACT, optimise
+from hpctrain.graph.plan import Plan
+from hpctrain.graph.recompute import Forward, recompute, recompute_regions
+
+__all__ = ["Memory", "plan_within"]
+
+_BEFORE = EXACT[: EXACT.index("own_outputs") + 1]  # captured order still
+_LAST = 3  # plans that are made of the smallest by the estimate before a budget is refused
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a step may keep.
+
+    Attributes
+    ----------
+    recompute : {"auto", "sqrt", "off"}
+        auto: what blocks are marked for, and otherwise what the budget asks for, with as
+        little work as it takes; sqrt: as much as helps, so that memory grows with the square
+        root of the number of layers; off: nothing.
+    budget : int
+        Bytes that the arena of a step may have, 0 for no limit. Parameters, gradients,
+        optimizer state and batches are not in it.
+    """
+
+    recompute: Literal["auto", "sqrt", "off"] = "auto"
+    budget: int = 0
+
+
+def plan_within(graph: Graph, memory: Memory, finish: Callable[[Graph], Plan]) -> Plan:
+    """Plan a graph of forward and backward part such that it uses no more than allowed.
+
+    Parameters
+    ----------
+    graph : Graph
+        As captured.
+    memory : Memory
+    finish : callable
+        Optimises a graph and plans it: the judge of how much memory it takes.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ConfigError
+        If the budget is too small, with the least that is possible.
+
+    Notes
+    -----
+    Cost: one call of ``finish``, and with a budget that needs a search about five more.
+    """
+    plan = finish(_chosen(graph, memory))
+    if not memory.budget or plan.arena_bytes <= memory.budget:
+        return plan
+    if memory.recompute == "off":
+        raise _too_little(memory, plan.arena_bytes, "without recomputation")
+    return _search(graph, memory, finish, plan.arena_bytes)
+
+
+def _chosen(graph: Graph, memory: Memory) -> Graph:
+    """Recompute what is asked for without regard to the budget."""
+    if memory.recompute == "off":
+        return graph
+    if memory.recompute == "auto":
+        return recompute_regions(graph)
+    forward = Forward(optimise(graph, _BEFORE))
+    found = ways(forward)
+    return recompute(forward, found[-1].kept) if found else graph
+
+
+def _search(graph: Graph, memory: Memory, finish: Callable[[Graph], Plan], least: int) -> Plan:
+    """Return the plan with the least work among those that fit."""
+    forward = Forward(optimise(graph, _BEFORE))
+    found = ways(forward)
+    tried = [least]
+
+    def judged(way: Way) -> Plan:
+        plan = finish(recompute(forward, way.kept))
+        tried.append(plan.arena_bytes)
+        return plan
+
+    best: Plan | None = None
+    low, high = 0, len(found)
+    while low < high:
+        middle = (low + high) // 2
+        plan = judged(found[middle])
+        if plan.arena_bytes <= memory.budget:
+            best, high = plan, middle
+        else:
+            low = middle + 1
+    if best is None:
+        # The estimate may put the smallest not quite last.
+        for way in found[-_LAST:-1]:
+            plan = judged(way)
+            if plan.arena_bytes <= memory.budget:
+                return plan
+        raise _too_little(memory, min(tried), "with all that helps recomputed")
+    return best
+
+
+def _too_little(memory: Memory, least: int, how: str) -> ConfigError:
+    return ConfigError(
+        f"memory.budget: got {memory.budget / 2**20:.3g} MiB, but the values of a step take "
+        f"{least / 2**20:.3g} MiB {how}; raise the budget, or take fewer records in a batch"
+    )
