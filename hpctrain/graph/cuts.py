@@ -102,7 +102,7 @@ class _Sizes:
         """Yield cuts for 2 segments, 3, 4 ... up to one for each saved value."""
         known: list[int] = []
         pieces = 2.0
-        while round(pieces) <= max(2, len(self.forward.saved)):
+        while round(pieces) <= len(self.forward.saved):
             cuts = self._cuts(self.total / round(pieces))
             if cuts and cuts != known:
                 yield cuts
