@@ -98,7 +98,7 @@ def in_order(roots: Iterable[Element]) -> list[Element]:
             found.setdefault(id(x), x)
         elif id(x) not in found:
             open_.append((x, True))
-            open_.extend((a, False) for a in x.args)
+            open_.extend((a, False) for a in reversed(x.args))
     return list(found.values())
 
 

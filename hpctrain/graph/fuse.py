@@ -13,6 +13,7 @@ from hpctrain.graph.work import Fused, Input, Result
 __all__ = ["fuse"]
 
 _SOURCES = ("input", "constant")
+_SLOW = frozenset({"erf", "expm1", "log1p"})  # NumPy has no vector code for them
 
 
 def fuse(graph: Graph, compiled: bool = True) -> Graph:
@@ -90,8 +91,8 @@ def _pays(entry: Entry, formulas: Mapping[int, Element], compiled: bool) -> bool
     """Return whether to fuse: two nodes or more, or one for which NumPy takes several steps."""
     if len(entry.nodes) > 1:
         return True
-    steps = [x for x in in_order(formulas.values()) if x.op not in _SOURCES]
-    return compiled and len(steps) > 1
+    steps = [x.op for x in in_order(formulas.values()) if x.op not in _SOURCES]
+    return compiled and (len(steps) > 1 or bool(_SLOW.intersection(steps)))
 
 
 def _node(
@@ -118,9 +119,13 @@ def _node(
     results = tuple(_result(graph, members, v, x) for v, x in zip(values, renamed, strict=True))
     inner = {v: graph.specs[v] for v in made if v not in needed}
     work = Fused(entry.shape or (), inputs, results, members, inner)
-    attrs = (("formula", work.digest()),)
-    sources = tuple(a.source for a in inputs)
-    return Node(fused_row(work, compiled), sources, tuple(values), attrs)
+    return Node(
+        row=fused_row(work, compiled),
+        inputs=tuple(a.source for a in inputs),
+        outputs=tuple(values),
+        attrs=(("formula", work.digest()),),
+        marks=tuple(m for m in members[0].marks if all(m in node.marks for node in members)),
+    )
 
 
 def _input(graph: Graph, where: Mapping[int, Layout], value: int) -> Input:

@@ -54,7 +54,8 @@ class _Way:
         """Return the specs of the results; it was made for these inputs only."""
         taken = [a.spec for a in self.work.inputs]
         if list(specs) != taken:
-            raise ShapeError(f"{self.work.name}: got {specs}, was fused for {taken}")
+            got, wanted = (", ".join(map(str, s)) for s in (specs, taken))
+            raise ShapeError(f"{self.work.name}: got {got}, was fused for {wanted}")
         return [r.spec for r in self.work.results]
 
     def scratch(self, specs: Sequence[Spec], **_: Any) -> list[Spec]:

@@ -13,12 +13,13 @@ that keeps no more bytes alive.
 
 import bisect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpctrain.graph.instructions import DTYPES
 from hpctrain.graph.ir import Graph, Node
 from hpctrain.graph.layout import Layout
+from hpctrain.graph.marks import GROUP
 
 __all__ = ["Entry", "group"]
 
@@ -39,6 +40,8 @@ class Entry:
         Places of the nodes in the graph, in order.
     shape : tuple of int or None
         The common shape of a group; None: one node that cannot be fused.
+    device : hashable
+        The group of devices that its nodes are marked with, if any.
     elements, sums : set of int
         Values that it makes, element by element and by summing.
     plain, roots : set of int
@@ -48,6 +51,7 @@ class Entry:
     place: int
     nodes: list[int]
     shape: tuple[int, ...] | None = None
+    device: Hashable = None
     elements: set[int] = field(default_factory=set)
     sums: set[int] = field(default_factory=set)
     plain: set[int] = field(default_factory=set)
@@ -77,6 +81,10 @@ def group(graph: Graph, layouts: Mapping[int, Layout], compiled: bool) -> list[E
     for place in range(len(graph.nodes)):
         walk.take(place)
     return sorted(set(walk.where), key=lambda entry: entry.place)
+
+
+def _device(node: Node) -> Hashable:
+    return dict(node.marks).get(GROUP)
 
 
 class _Walk:
@@ -120,7 +128,8 @@ class _Walk:
         specs = self.graph.specs
         if not self._fusable(node):
             return Entry(place, [place], plain={*node.inputs})
-        new = Entry(place, [place], specs[node.outputs[0]].shape, {node.outputs[0]})
+        new = Entry(place, [place], specs[node.outputs[0]].shape, _device(node))
+        new.elements = {node.outputs[0]}
         for v in node.inputs:
             layout = self.layouts[v]
             (new.plain if layout.plain else new.roots).add(v if layout.plain else layout.root)
@@ -149,9 +158,10 @@ class _Walk:
         entry = None if made is None else self.where[made]
         if entry is None or value not in entry.elements or len(entry.nodes) >= _MEMBERS:
             return ()
-        if self.graph.specs[value].shape != entry.shape:
+        if self.graph.specs[value].shape != entry.shape or _device(node) != entry.device:
             return ()
-        new.shape, new.place, new.plain = entry.shape, entry.place, {value}
+        new.shape, new.device, new.place = entry.shape, entry.device, entry.place
+        new.plain = {value}
         new.sums = {node.outputs[0]}
         return (entry,)
 
@@ -160,7 +170,8 @@ class _Walk:
     def _choose(self, new: Entry) -> tuple[Sequence[Entry], int]:
         """Return the groups to join and the place to meet at."""
         makers = {self.where[self.maker[v]] for v in new.plain if v in self.maker}
-        near = [e for e in makers if e.shape == new.shape and new.plain & e.elements]
+        near = [e for e in makers if e.shape == new.shape and e.device == new.device]
+        near = [e for e in near if new.plain & e.elements]
         near.sort(key=lambda entry: entry.place)
         best: tuple[Sequence[Entry], int] = ((), new.place)
         for place in (*(entry.place for entry in near), new.place):

@@ -90,14 +90,14 @@ class Nest:
             (ctypes.c_int64 * len(flat))(*flat),
         )
         self.summed = [i for i, r in enumerate(work.results) if r.axes is not None]
-        long = any(steps[count + i][0] == 0 for i in self.summed) and len(self.sizes) > 1
-        self.parts = min(-(-self.sizes[0] // _ROWS), _PARTS) if long else 1
+        # Sums over the outermost of several loops: made in parts if that loop is long.
+        long = len(self.sizes) > 1 and self.sizes[0] > _ROWS
+        self.split = [i for i in self.summed if long and steps[count + i][0] == 0]
+        self.parts = min(-(-self.sizes[0] // _ROWS), _PARTS) if self.split else 1
 
     def scratch(self) -> list[Spec]:
         """Return the specs of the partial sums."""
-        if self.parts == 1:
-            return []
-        results = [self.work.results[i].spec for i in self.summed]
+        results = [self.work.results[i].spec for i in self.split]
         return [s.with_shape((self.parts, *s.shape)) for s in results]
 
     @functools.cached_property
@@ -124,9 +124,11 @@ class Nest:
                 self._part(ins, self._targets(outs, scratch, part), part * step, step)
                 for part in range(self.parts)
             ]
-        sums = [outs[i] for i in self.summed]
-        factors = [self.work.results[i].factor for i in self.summed]
-        return functools.partial(_with_sums, calls, sums, factors, list(scratch))
+        zeros = [*scratch, *(outs[i] for i in self.summed if i not in self.split)]
+        totals = [(room, outs[i]) for room, i in zip(scratch, self.split, strict=True)]
+        factors = [(outs[i], self.work.results[i].factor) for i in self.summed]
+        scaled = [(array, factor) for array, factor in factors if factor != 1.0]
+        return functools.partial(_with_sums, zeros, calls, totals, scaled)
 
     def _addresses(self, ins: Sequence[Any], targets: Sequence[Any]) -> list[int]:
         arrays = (*ins, *targets)
@@ -142,8 +144,8 @@ class Nest:
 
     def _targets(self, outs: Sequence[Any], scratch: Sequence[Any], part: int) -> list[Any]:
         targets = list(outs)
-        for place, room in zip(self.summed, scratch, strict=True):
-            targets[place] = room[part]
+        for place, room in zip(self.split, scratch, strict=True):
+            targets[place] = room[part : part + 1]  # an array, also of a scalar sum
         return targets
 
     def _part(
@@ -152,7 +154,7 @@ class Nest:
         """Make the call for rows ``start`` and the following, ``step`` of them or fewer."""
         addresses = self._addresses(ins, targets)
         for k in range(len(addresses)):
-            if k - len(ins) not in self.summed:
+            if k - len(ins) not in self.split:
                 addresses[k] += start * self.strides[k][0]
         rows = min(step, self.sizes[0] - start)
         sizes = (ctypes.c_int64 * len(self.sizes))(rows, *self.sizes[1:])
@@ -168,18 +170,17 @@ def _pointers(addresses: Sequence[int], *arrays: Sequence[Any]) -> Any:
 
 
 def _with_sums(
+    zeros: Sequence[Any],
     calls: Sequence[Callable[[], None]],
-    sums: Sequence[Any],
-    factors: Sequence[float],
-    parts: Sequence[Any],
+    totals: Sequence[tuple[Any, Any]],
+    scaled: Sequence[tuple[Any, float]],
 ) -> None:
-    """Run the parts of an operation that ends in sums."""
-    for array in parts or sums:
+    """Run the parts of an operation that ends in sums, and add them up."""
+    for array in zeros:
         array.fill(0)
     for call in calls:
         call()
-    for array, room in zip(sums, parts, strict=False):
+    for room, array in totals:
         np.add.reduce(room, axis=0, out=array)
-    for array, factor in zip(sums, factors, strict=True):
-        if factor != 1.0:
-            array *= factor
+    for array, factor in scaled:
+        array *= factor
