@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hpctrain.autograd.bind import apply, as_tensor, assign
+from hpctrain.autograd.bind import EAGER, apply, as_tensor, assign
 from hpctrain.autograd.mode import current, pause, record
 from hpctrain.autograd.node import Node, Record
 from hpctrain.errors import ShapeError
@@ -111,8 +111,11 @@ def pull_back(
                 "compute it inside autograd.record() from tensors with attach_grad()"
             )
         walk.add(head, apply("ones_like", head) if cotangent is None else cotangent)
+    beside = (current().interpreter or EAGER).beside
     while walk.queue:
-        walk.visit(heapq.heappop(walk.queue)[1], keep)
+        record = heapq.heappop(walk.queue)[1]
+        with beside(record.values):
+            walk.visit(record, keep)
     found = {ident: walk.cotangents[(ident, -1)] for ident in walk.leaves}
     for tensor in wanted:
         if _key(tensor) in walk.cotangents:

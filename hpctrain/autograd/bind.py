@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,10 @@ class Eager:
     def kept(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return ``inputs`` themselves."""
         return inputs
+
+    def beside(self, values: Sequence[Any]) -> AbstractContextManager[Any]:
+        """Return a scope that changes nothing."""
+        return nullcontext()
 
 
 EAGER: Interpreter = Eager()

@@ -5,7 +5,7 @@ sees the mode of the thread that feeds it.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -35,6 +35,9 @@ class Interpreter(Protocol):
 
     def kept(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return ``inputs`` of an operation as the tape is to keep them."""
+
+    def beside(self, values: Sequence[Any]) -> AbstractContextManager[Any]:
+        """Return the scope for the gradient rule of the operation that gave ``values``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ the gradient graph comes from the gradient rules of eager execution.
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from hpctrain.autograd import Primitive, Spec, Tensor, apply, pause, record
@@ -16,7 +17,7 @@ from hpctrain.autograd.node import Symbol
 from hpctrain.backend import CPU, Device
 from hpctrain.errors import ShapeError
 from hpctrain.graph.ir import Graph, Node
-from hpctrain.graph.marks import current_marks, marked
+from hpctrain.graph.marks import GROUP, current_marks, marked
 
 __all__ = ["Capture", "capture", "capture_gradient"]
 
@@ -47,6 +48,7 @@ class Capture:
         self._held = list(leaves)  # keeps the ids below from being used again
         self._known = {id(t): v for t, v in zip(leaves, self.leaves, strict=True)}
         self._assigned: dict[int, tuple[int, int]] = {}
+        self._groups: dict[int, Any] = {}  # value -> where the node that makes it is to run
 
     def _value(self, spec: Spec) -> int:
         self.specs.append(spec)
@@ -88,7 +90,11 @@ class Capture:
         outputs = tuple(self._value(spec) for spec in specs)
         read = tuple(self.index(t) for t in inputs)
         named = tuple(sorted(attrs.items()))
-        self.nodes.append(Node(row, read, outputs, named, current_marks()))
+        node = Node(row, read, outputs, named, current_marks())
+        self.nodes.append(node)
+        group = node.mark(GROUP)
+        if group is not None:
+            self._groups.update(dict.fromkeys(outputs, group))
         return [Symbol(value, self.graph) for value in outputs]
 
     def assign(self, target: Any, source: Any) -> None:
@@ -106,6 +112,12 @@ class Capture:
     def kept(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return ``inputs`` with state as it is now: a later assignment must not change it."""
         return [t if t.requires_grad else self._tensor(self.index(t)) for t in inputs]
+
+    def beside(self, values: Sequence[Any]) -> AbstractContextManager[Any]:
+        """Return a scope whose nodes run where the one that gave ``values`` does."""
+        first = values[0]
+        group = self._groups.get(first.index) if isinstance(first, Symbol) else None
+        return nullcontext() if group is None else marked(**{GROUP: group})
 
     def finish(self, outputs: Sequence[Any]) -> Graph:
         """Return the graph that computes ``outputs``."""

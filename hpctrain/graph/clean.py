@@ -65,7 +65,7 @@ def common_subexpressions(graph: Graph) -> Graph:
 
 def _apart(node: Node) -> tuple[Any, ...]:
     """Return the marks of which equal nodes must have equal ones to be merged."""
-    return tuple(mark for mark in node.marks if mark == AGAIN or mark[0] == GROUP)
+    return AGAIN in node.marks, node.mark(GROUP)
 
 
 def _content(spec: Spec, array: Any) -> Any:

@@ -32,6 +32,10 @@ class Node:
     attrs: tuple[tuple[str, Any], ...] = ()
     marks: Marks = ()
 
+    def mark(self, name: str) -> Any:
+        """Return what the node is marked with under ``name``, None if with nothing."""
+        return dict(self.marks).get(name)
+
     def __str__(self) -> str:
         outs = ", ".join(f"%{v}" for v in self.outputs)
         ins = ", ".join(f"%{v}" for v in self.inputs)

@@ -96,6 +96,7 @@ def own_outputs(graph: Graph) -> Graph:
     specs = dict(graph.specs)
     writes = {v for n in graph.nodes if n.row.view is None for v in n.outputs}
     copies: dict[int, list[Node]] = {}
+    marks = {v: node.marks for node in graph.nodes for v in node.outputs}
     taken: set[int] = set()
 
     def own(value: int) -> int:
@@ -104,7 +105,8 @@ def own_outputs(graph: Graph) -> Graph:
             return value
         fresh = max(specs) + 1
         specs[fresh] = specs[value]
-        copies.setdefault(value, []).append(Node(primitive("identity"), (value,), (fresh,)))
+        copy = Node(primitive("identity"), (value,), (fresh,), (), marks.get(value, ()))
+        copies.setdefault(value, []).append(copy)
         return fresh
 
     outputs = tuple(own(value) for value in graph.outputs)

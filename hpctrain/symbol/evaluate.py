@@ -7,6 +7,7 @@ question.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpctrain.autograd import Spec, Tensor, pause
 from hpctrain.autograd.mode import interpreted_by
 from hpctrain.errors import ConfigError, HpctrainError, ShapeError
 from hpctrain.graph.capture import Capture, as_tuple
+from hpctrain.graph.marks import GROUP, marked
 from hpctrain.ops.mxnet_row import SHAPE, Shape
 from hpctrain.symbol.node import Entry, Node, auxiliary, in_order
 
@@ -78,8 +80,10 @@ def _apply(
         attrs["like"] = like
         if "shape" in attrs:
             attrs["shape"] = tuple(n or length for n in attrs["shape"])
+    group = node.texts.get("__ctx_group__")
     try:
-        return as_tuple(node.operator.function(*inputs, **attrs))
+        with nullcontext() if group is None else marked(**{GROUP: group}):
+            return as_tuple(node.operator.function(*inputs, **attrs))
     except HpctrainError as error:
         error.add_note(f"in the node {node.name!r}, operator {node.operator.name}")
         raise

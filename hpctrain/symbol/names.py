@@ -5,12 +5,13 @@ whole process, as there, so that two branches of a network never share a name by
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
 from hpctrain.errors import ConfigError
+from hpctrain.graph.marks import GROUP, marked
 
 __all__ = ["HIDDEN", "AttrScope", "NameManager", "attributes", "fresh_name"]
 
@@ -70,7 +71,8 @@ class AttrScope:
     Parameters
     ----------
     **attrs : str
-        Kept with the node and its variables; nothing is computed from them here.
+        Kept with the node and its variables. ``ctx_group`` is also a mark of the nodes of
+        every graph that is captured inside the block, from blocks as from symbols.
     """
 
     def __init__(self, **attrs: str) -> None:
@@ -93,7 +95,9 @@ class AttrScope:
 @contextmanager
 def _entered(attrs: dict[str, str]) -> Iterator[None]:
     token = _ATTRIBUTES.set(MappingProxyType({**_ATTRIBUTES.get(), **attrs}))
+    group = attrs.get("__ctx_group__")
     try:
-        yield
+        with nullcontext() if group is None else marked(**{GROUP: group}):
+            yield
     finally:
         _ATTRIBUTES.reset(token)

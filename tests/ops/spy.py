@@ -53,3 +53,7 @@ class Spy:
     def kept(self, inputs):
         """Do as the eager interpreter does."""
         return inputs
+
+    def beside(self, values):
+        """Do as the eager interpreter does."""
+        return EAGER.beside(values)
