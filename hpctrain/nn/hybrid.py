@@ -1,17 +1,17 @@
 """Blocks that can be captured as a graph and run as a plan."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpctrain import ops
-from hpctrain.autograd import Tensor
 from hpctrain.autograd.mode import capturing
 from hpctrain.backend import CPU, Device
+from hpctrain.control.nested import pack, unpack
 from hpctrain.errors import ConfigError, ShapeError
 from hpctrain.graph.cached import CachedGraph, Statistics
 from hpctrain.graph.recent import Recent
 from hpctrain.nn.block import Block
+from hpctrain.nn.functions import F
 from hpctrain.nn.parameter import Parameter
 from hpctrain.nn.parameter_dict import ParameterDict
 
@@ -20,24 +20,6 @@ __all__ = ["HybridBlock", "device_of", "pack", "unpack"]
 _FLAGS = frozenset(
     {"static_alloc", "static_shape", "inline_limit", "forward_bulk_size", "backward_bulk_size"}
 )
-
-
-def pack(value: Any, tensors: list[Any]) -> Any:
-    """Append the tensors in nested lists to ``tensors``; return the form they had."""
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        return Tensor
-    if isinstance(value, list | tuple):
-        return (type(value), *(pack(item, tensors) for item in value))
-    return ("=", value)
-
-
-def unpack(form: Any, tensors: Iterator[Any]) -> Any:
-    """Put tensors back into the form that `pack` returned."""
-    if form is Tensor:
-        return next(tensors)
-    kind, *items = form
-    return items[0] if kind == "=" else kind(unpack(item, tensors) for item in items)
 
 
 def device_of(args: Sequence[Any]) -> Device:
@@ -60,7 +42,8 @@ class HybridBlock(Block):
 
     A subclass defines either ``forward(x, ...)``, where a parameter's value is
     ``self.weight.data(x.device)``, or MXNet's ``hybrid_forward(F, x, ..., weight)``, where
-    ``F`` is `hpctrain.ops` and parameters arrive by attribute name.
+    ``F`` has the functions of `hpctrain.ops`, and `hpctrain.control` as ``F.contrib``;
+    parameters arrive by attribute name.
     """
 
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None) -> None:
@@ -146,7 +129,7 @@ class HybridBlock(Block):
         """Return `hybrid_forward` of the inputs and the block's own parameters."""
         device = device_of((x, *args))
         own = {k: m.data(device) for k, m in self._members.items() if isinstance(m, Parameter)}
-        return self.hybrid_forward(ops, x, *args, **own)
+        return self.hybrid_forward(F, x, *args, **own)
 
     def hybrid_forward(self, F: Any, x: Any, *args: Any, **params: Any) -> Any:  # noqa: N803
         """Compute the outputs with the functions of ``F``; to be overridden."""

@@ -67,7 +67,7 @@ from hpctrain.ops.pool import avg_pool, global_mean, max_pool
 from hpctrain.ops.random import advance, dropout
 from hpctrain.ops.recurrent import gru, lstm
 from hpctrain.ops.reduce import argmax, max, mean, min, sum, sum_to
-from hpctrain.ops.slicing import concat, pad, slice, split, stack
+from hpctrain.ops.slicing import concat, pad, slice, split, stack, unstack
 from hpctrain.ops.softmax import log_softmax, logsumexp, softmax
 from hpctrain.ops.unary import (
     abs,
@@ -168,6 +168,7 @@ __all__ = [
     "tanh",
     "tile",
     "transpose",
+    "unstack",
     "where",
     "zeros_like",
 ]

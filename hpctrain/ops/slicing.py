@@ -1,4 +1,4 @@
-"""Parts of a tensor and their opposite: slice, pad, concat, stack and split.
+"""Parts of a tensor and their opposite: slice, pad, concat, stack, unstack and split.
 
 The attribute ``key`` of a row holds for each axis a whole number, which drops the axis, or
 (start, stop, step) with a step of 1 or more.
@@ -14,7 +14,7 @@ from hpctrain.autograd import Primitive, Spec, apply, register
 from hpctrain.errors import ShapeError
 from hpctrain.ops.rules import axis_of, need, tensors
 
-__all__ = ["concat", "pad", "slice", "split", "stack"]
+__all__ = ["concat", "pad", "slice", "split", "stack", "unstack"]
 
 Shape = tuple[int, ...]
 Key = tuple[Any, ...]
@@ -162,6 +162,39 @@ def stack(tensors_: Sequence[Any], axis: int = 0) -> Any:
     given = tensors(*tensors_)
     axis = axis_of("stack", axis, given[0].ndim + 1)
     return concat([t.reshape(*t.shape[:axis], 1, *t.shape[axis:]) for t in given], axis)
+
+
+# Unstack
+
+
+def _unstack_infer(specs: Sequence[Spec]) -> list[Spec]:
+    x = specs[0]
+    need(x.ndim > 0 and x.shape[0] > 0, "unstack", specs, "a first axis of length 1 or more")
+    return [x.with_shape(x.shape[1:])] * x.shape[0]
+
+
+def _unstack(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
+    for part, out in zip(ins[0], outs, strict=True):
+        out[...] = part
+
+
+def _unstack_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
+    pairs = zip(given, outputs, strict=True)
+    return [lambda: stack([apply("zeros_like", o) if g is None else g for g, o in pairs])]
+
+
+register(Primitive("unstack", "movement", _unstack_infer, _unstack, _unstack_vjp))
+
+
+def unstack(x: Any) -> tuple[Any, ...]:
+    """Return the parts along the first axis, without that axis.
+
+    One operation, with one gradient for all parts: that of slicing each of T parts would cost
+    T times as much.
+    """
+    (x,) = tensors(x)
+    parts = apply("unstack", x)
+    return parts if isinstance(parts, tuple) else (parts,)
 
 
 # Pad

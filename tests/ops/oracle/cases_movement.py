@@ -49,6 +49,11 @@ CASES = [
         "stack", [(3, 4), (3, 4)],
         lambda ops, *x: ops.stack(x, axis=-1), lambda t, *x: t.stack(x, axis=-1),
     ),
+    Case("unstack", [A], lambda ops, x: ops.unstack(x)),
+    Case(
+        "unstack_partly_used", [(3, 4)],
+        lambda ops, x: ops.unstack(x)[1] * ops.unstack(x * x)[2],
+    ),
     Case("split", [(6, 4)], lambda ops, x: ops.split(x, 3), lambda t, x: x.split(2)),
     Case(
         "split_by_length", [A],
