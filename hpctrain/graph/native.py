@@ -29,6 +29,7 @@ from hpctrain.graph.codegen import SYMBOL
 __all__ = ["Compiled", "available", "cache_directory", "compile_text"]
 
 _DIGEST_BYTES = 32
+_KEPT = 4096  # files in the cache, of some 10 KiB each
 _COUNT = itertools.count()  # names for the libraries of one process
 
 
@@ -166,7 +167,17 @@ def _write(directory: Path, name: str, code: bytes) -> None:
         with open(os.open(temporary, flags, 0o600, dir_fd=place), "wb") as stream:
             stream.write(hashlib.sha256(code).digest() + code)
         os.rename(temporary, name, src_dir_fd=place, dst_dir_fd=place)
+        _prune(place)
     except OSError:
         return
     finally:
         os.close(place)
+
+
+def _prune(place: int) -> None:
+    """Drop the older half of the cache if there is too much."""
+    names = os.listdir(place)
+    if len(names) > _KEPT:
+        age = {n: os.stat(n, dir_fd=place, follow_symlinks=False).st_mtime for n in names}
+        for name in sorted(names, key=age.__getitem__)[: len(names) // 2]:
+            os.unlink(name, dir_fd=place)

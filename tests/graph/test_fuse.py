@@ -26,6 +26,14 @@ WAYS = [pytest.param(True, marks=pytest.mark.skipif(not HERE, reason="no llvmlit
 AT_ONCE = EXACT[: EXACT.index("schedule")]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory):
+    """Keep the user's cache free of kernels that no model has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def fused(graph, compiled=True):
     return verify(fuse(optimise(graph, AT_ONCE), compiled))
 

@@ -126,6 +126,15 @@ def test_the_cache_is_where_the_user_wants_it(monkeypatch, tmp_path):
     assert native.cache_directory() == tmp_path / ".cache" / "hpctrain" / "kernels"
 
 
+def test_the_older_half_goes_when_there_is_too_much(cache, monkeypatch):
+    monkeypatch.setattr(native, "_KEPT", 3)
+    for number in range(4):
+        fresh(text(20 + number), cache)
+
+    assert len(list(cache.iterdir())) == 2
+    assert fresh(text(23), cache).from_disk
+
+
 @pytest.mark.slow
 def test_many_processes_may_start_at_once(cache, tmp_path):
     (tmp_path / "kernel.ll").write_text(text(11))
