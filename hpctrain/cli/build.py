@@ -13,10 +13,11 @@ from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import Engine
 from hpctrain.errors import ConfigError, HpctrainError
+from hpctrain.graph.budget import Memory
 from hpctrain.io import Loader, Plan, RandomShift, Records, open_records, refuse
 from hpctrain.parallel.program import Objective, count_correct
 
-__all__ = ["Data", "loader", "objective", "open_data", "optimizer", "schedule"]
+__all__ = ["Data", "loader", "memory", "objective", "open_data", "optimizer", "schedule"]
 
 MIB = 2**20
 
@@ -106,6 +107,14 @@ def loader(
 def shard(config: Config) -> int:
     """Return the samples of a virtual shard, 0 for none."""
     return config.exchange.shard if config.exchange.reproducible == "ranks" else 0
+
+
+def memory(config: Config) -> Memory:
+    """Return what a step may keep for its backward part."""
+    text = config.memory.budget
+    units = {"KiB": 2**10, "MiB": MIB, "GiB": 2**30, "TiB": 2**40}
+    budget = int(float(text[:-3]) * units[text[-3:]]) if text else 0
+    return Memory(config.memory.recompute, budget)
 
 
 def objective(

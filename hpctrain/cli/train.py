@@ -16,6 +16,7 @@ from hpctrain.comm.agree import agree
 from hpctrain.comm.world import World, start
 from hpctrain.config import NOT_COUNTED, Config, digest, load, split, to_toml
 from hpctrain.errors import ConfigError, HpctrainError
+from hpctrain.graph.marks import AGAIN
 from hpctrain.io.sampler import part
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.evaluate import Evaluator
@@ -164,6 +165,7 @@ def _step(
         pause_s=PAUSE_S if cores < 1 else 0.0,
         clip_norm=config.optim.clip_norm,
         shard=build.shard(config),
+        memory=build.memory(config),
     )
     schedule = build.schedule(config, loader.plan.steps)
     step = DataParallel(goal, state, optimizer, schedule, lanes, world.group, options)
@@ -208,12 +210,14 @@ def _settings(config: Config) -> Settings:
 
 def _banner(world: World, step: DataParallel, loader: Any, threads: int) -> dict[str, Any]:
     plan = step.plan_of_first_shape()
+    again = sum(AGAIN in node.marks for node in plan.graph.nodes)
     return {
         "ranks": f"{world.size} on {len(world.hosts)} host(s), {world.library}",
         "device": f"{step.state.device}, {threads} thread(s) a rank",
         "parameters": sum(step.state.flat.sizes),
         "memory plan": f"{plan.arena_bytes / 2**20:.1f} MiB a rank for activations "
-        f"({plan.naive_bytes / 2**20:.1f} without sharing)",
+        f"({plan.naive_bytes / 2**20:.1f} without sharing)"
+        + (f", {again} of {len(plan.graph.nodes)} operations run again" if again else ""),
         "records": loader.records.n,
         "batch": f"{loader.plan.batch} over all ranks, {loader.plan.steps} steps an epoch",
         "exchange": f"{len(step.state.flat.slices)} slice(s), "

@@ -1,6 +1,6 @@
 """What a run is told: typed settings, where they come from, how they are written down.
 
-The settings are ten sections of plain values (``schema``), one frozen struct each.  They are
+The settings are sections of plain values (``schema``), one frozen struct each.  They are
 collected from four places, later ones winning: the defaults, TOML files, environment variables
 such as ``HPCTRAIN__OPTIM__LR`` and flags such as ``--optim.lr 0.1`` (``load``).  Whatever is
 wrong ends as one ``ConfigError`` that names the place, what was there and what was needed.

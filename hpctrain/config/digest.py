@@ -19,7 +19,7 @@ NOT_COUNTED = frozenset({
     "run.profile", "run.time_limit", "run.dry_run",
     "data.test_batch", "data.prefetch", "data.verify", "data.cache_mib",
     "exchange.slice_mib", "exchange.overlap", "parallel.pipeline", "parallel.tensor",
-    "device.kind", "device.threads", "device.engine",
+    "device.kind", "device.threads", "device.engine", "memory.budget", "memory.recompute",
 })  # fmt: skip
 
 

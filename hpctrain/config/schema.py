@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 __all__ = [
-    "Config", "Data", "Device", "Exchange", "Loss", "Model", "Optim", "Parallel", "Plain",
-    "Run", "Section",
+    "Config", "Data", "Device", "Exchange", "Loss", "Memory", "Model", "Optim", "Parallel",
+    "Plain", "Run", "Section",
 ]  # fmt: skip
 
 Plain = bool | int | float | str
@@ -39,6 +39,12 @@ Duration = Annotated[
     _text(
         r"^(auto|(\d+-)?\d+(:\d\d){0,2})?\Z",
         "MINUTES, HOURS:MINUTES:SECONDS, DAYS-HOURS:MINUTES:SECONDS, auto or nothing",
+    ),
+]
+Bytes = Annotated[
+    str,
+    _text(
+        r"^(\d+(\.\d+)?(KiB|MiB|GiB|TiB))?\Z", "a number with KiB, MiB, GiB or TiB, or nothing"
     ),
 ]
 Path = Annotated[str, _text(r"^[^\0]+\Z", "a path")]
@@ -188,6 +194,15 @@ class Device(Section, frozen=True):
     """serial: one task at a time, for finding faults"""
 
 
+class Memory(Section, frozen=True):
+    """What a step may keep of the forward pass for the backward pass."""
+
+    budget: Bytes = ""
+    """most memory that the values of a step may take on a rank, as in 2GiB; empty: no limit"""
+    recompute: Literal["auto", "sqrt", "off"] = "auto"
+    """auto: what the budget asks for, and marked blocks; sqrt: all that helps; off: nothing"""
+
+
 class Config(Section, frozen=True):
     """All settings of a run."""
 
@@ -199,3 +214,4 @@ class Config(Section, frozen=True):
     exchange: Exchange = field(default_factory=Exchange)
     parallel: Parallel = field(default_factory=Parallel)
     device: Device = field(default_factory=Device)
+    memory: Memory = field(default_factory=Memory)

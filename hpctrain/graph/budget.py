@@ -111,6 +111,6 @@ def _search(graph: Graph, memory: Memory, finish: Callable[[Graph], Plan], least
 
 def _too_little(memory: Memory, least: int, how: str) -> ConfigError:
     return ConfigError(
-        f"memory.budget: got {memory.budget / 2**20:.3g} MiB, but the values of a step take "
-        f"{least / 2**20:.3g} MiB {how}; raise the budget, or take fewer records in a batch"
+        f"memory.budget: got {memory.budget // 2**10} KiB, but the values of a step take "
+        f"{-(-least // 2**10)} KiB {how}; raise the budget, or take fewer records in a batch"
     )

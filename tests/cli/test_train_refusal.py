@@ -64,9 +64,13 @@ def no_checkpoint(data, folder):
     return {"run.resume": folder / "none"}, "none"
 
 
+def tight_budget(data, folder):
+    return {"memory.budget": "1KiB"}, "memory.budget: got 1 KiB"
+
+
 CASES = [
     missing, truncated, flipped, wrong_type, small_batch, unknown_model, no_function,
-    unfit_model, wrong_argument, pipeline, too_many_threads, no_checkpoint,
+    unfit_model, wrong_argument, pipeline, too_many_threads, no_checkpoint, tight_budget,
 ]  # fmt: skip
 
 

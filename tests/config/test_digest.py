@@ -11,6 +11,7 @@ OTHER = {bool: "true", int: "7", float: "0.25", list: "z", dict: "{z = 1}", str:
 SPECIAL = {
     "run.profile": [("run.profile", "1:2")],
     "run.time_limit": [("run.time_limit", "5")],
+    "memory.budget": [("memory.budget", "5GiB")],
     "data.verify": [("data.verify", "false")],
     "data.inputs": [("data.inputs", "a"), ("data.targets", "z")],
     "data.targets": [("data.inputs", "z"), ("data.targets", "a")],
