@@ -13,9 +13,9 @@ from hpctrain.models.lstm import LSTMModel
 from hpctrain.models.mlp import MLP
 from hpctrain.models.registry import create, names
 from hpctrain.models.resnet import ResNet
-from hpctrain.models.workloads import Workload, workload
+from hpctrain.models.workloads import Workload, small_workload, workload
 
 __all__ = [
     "GPT", "MLP", "Cosmo", "LSTMModel", "LeNet", "ResNet", "Workload", "create", "names",
-    "workload",
+    "small_workload", "workload",
 ]  # fmt: skip

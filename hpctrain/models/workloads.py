@@ -1,7 +1,7 @@
 """The workloads of the benchmark: a model, made-up inputs, and a loss."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from hpctrain.errors import ConfigError
 from hpctrain.models.registry import create
 from hpctrain.nn import Block, Loss, MSELoss, SoftmaxCrossEntropyLoss
 
-__all__ = ["WORKLOADS", "Workload", "workload"]
+__all__ = ["WORKLOADS", "Workload", "small_workload", "workload"]
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -82,23 +82,37 @@ def _volumes(
 
 @dataclass(frozen=True)
 class _Row:
-    """Batch, axis, input maker, loss, and which sizes are those of the input alone."""
+    """Batch, axis, input maker, loss, sizes of the input alone, and sizes for a quick look."""
 
     batch: int
     make: Callable[..., Any]
     batch_axis: int = 0
     loss: type[Loss] = SoftmaxCrossEntropyLoss
     only_input: tuple[str, ...] = ()
+    small: Mapping[str, Any] = field(default_factory=dict)
 
 
 WORKLOADS: dict[str, _Row] = {
-    "mlp": _Row(128, _vectors),
-    "lenet": _Row(64, _digits),
-    "resnet20": _Row(64, _images, only_input=("size",)),
-    "lstm": _Row(32, _columns, batch_axis=1, only_input=("steps",)),
-    "gpt": _Row(8, _rows),
-    "cosmo": _Row(8, _volumes, loss=MSELoss),
-}
+    "mlp": _Row(128, _vectors, small={"inputs": 20, "hidden": (16,)}),
+    "lenet": _Row(64, _digits, small={"size": 16}),
+    "resnet20": _Row(64, _images, only_input=("size",), small={"size": 8}),
+    "lstm": _Row(
+        32, _columns, batch_axis=1, only_input=("steps",),
+        small={"vocab": 12, "width": 8, "steps": 5},
+    ),
+    "gpt": _Row(
+        8, _rows, small={"vocab": 12, "width": 8, "heads": 2, "depth": 1, "steps": 5}
+    ),
+    "cosmo": _Row(
+        8, _volumes, loss=MSELoss, small={"size": 8, "channels": (2, 4, 4, 4)}
+    ),
+}  # fmt: skip
+SMALL_BATCH = 6
+
+
+def small_workload(name: str, batch: int = 0) -> "Workload":
+    """Return the workload ``name`` in sizes for a quick look, with 6 samples or ``batch``."""
+    return workload(name, batch or SMALL_BATCH, **_row(name).small)
 
 
 def workload(name: str, batch: int = 0, **sizes: Any) -> Workload:
@@ -113,10 +127,14 @@ def workload(name: str, batch: int = 0, **sizes: Any) -> Workload:
         Arguments of the model, and ``size`` or ``steps`` of the input; those of the benchmark
         unless given.
     """
-    if name not in WORKLOADS:
-        raise ConfigError(f"workload: got {name!r}, needed one of {', '.join(WORKLOADS)}")
-    row = WORKLOADS[name]
+    row = _row(name)
     args = {key: value for key, value in sizes.items() if key not in row.only_input}
     net, batch = create(name, **args), batch or row.batch
     loss = row.loss(batch_axis=row.batch_axis)
     return Workload(name, net, loss, batch, row.batch_axis, row.make(batch, **sizes))
+
+
+def _row(name: str) -> _Row:
+    if name not in WORKLOADS:
+        raise ConfigError(f"workload: got {name!r}, needed one of {', '.join(WORKLOADS)}")
+    return WORKLOADS[name]

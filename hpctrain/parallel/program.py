@@ -13,7 +13,10 @@ from hpctrain.graph.ir import Graph
 from hpctrain.graph.passes import optimise
 from hpctrain.graph.plan import Plan, make_plan
 
-__all__ = ["Objective", "count_correct", "evaluation_plan", "training_plan"]
+__all__ = [
+    "Objective", "count_correct", "evaluation_graph", "evaluation_plan", "training_graph",
+    "training_plan",
+]  # fmt: skip
 
 
 def count_correct(outputs: Any, labels: Any) -> Any:
@@ -93,12 +96,7 @@ def training_plan(
     ConfigError
         If the step needs more than the memory allowed.
     """
-    count = len(specs[0])
-
-    def function(*tensors: Any) -> tuple[Any, ...]:
-        return objective(tensors[:count], tensors[count:])[:2]
-
-    graph = capture_gradient(function, [*specs[0], *specs[1]], leaves, wanted, device)
+    graph = training_graph(objective, specs, leaves, wanted, device)
     return plan_within(graph, memory or Memory(), _finished)
 
 
@@ -113,10 +111,35 @@ def evaluation_plan(
     device: Device = CPU,
 ) -> Plan:
     """Plan an evaluation: losses, number of right answers, and the model's outputs."""
+    return _finished(evaluation_graph(objective, specs, leaves, device))
+
+
+def training_graph(
+    objective: Objective,
+    specs: tuple[Sequence[Spec], Sequence[Spec]],
+    leaves: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    device: Device = CPU,
+) -> Graph:
+    """Capture a training step, unoptimised; see `training_plan`."""
+    count = len(specs[0])
+
+    def function(*tensors: Any) -> tuple[Any, ...]:
+        return objective(tensors[:count], tensors[count:])[:2]
+
+    return capture_gradient(function, [*specs[0], *specs[1]], leaves, wanted, device)
+
+
+def evaluation_graph(
+    objective: Objective,
+    specs: tuple[Sequence[Spec], Sequence[Spec]],
+    leaves: Sequence[Tensor],
+    device: Device = CPU,
+) -> Graph:
+    """Capture an evaluation, unoptimised; see `evaluation_plan`."""
     count = len(specs[0])
 
     def function(*tensors: Any) -> tuple[Any, ...]:
         return objective(tensors[:count], tensors[count:])
 
-    graph = capture(function, [*specs[0], *specs[1]], leaves, device, training=False)
-    return make_plan(optimise(graph))
+    return capture(function, [*specs[0], *specs[1]], leaves, device, training=False)

@@ -5,18 +5,10 @@ import pytest
 
 from hpctrain.autograd import Tensor, backward, record
 from hpctrain.errors import ConfigError
-from hpctrain.models.workloads import WORKLOADS, workload
+from hpctrain.models.workloads import WORKLOADS, small_workload, workload
 
 pytestmark = pytest.mark.serial
 
-SIZES = {
-    "mlp": {"inputs": 20, "hidden": (16,)},
-    "lenet": {"size": 16},
-    "resnet20": {"size": 8},
-    "lstm": {"vocab": 12, "width": 8, "steps": 5},
-    "gpt": {"vocab": 12, "width": 8, "heads": 2, "depth": 1, "steps": 5},
-    "cosmo": {"size": 8, "channels": (2, 4, 4, 4)},
-}
 SHAPES = {
     "mlp": ((128, 784), (128,)),
     "lenet": ((64, 28, 28, 1), (64,)),
@@ -41,7 +33,7 @@ def test_the_sizes_are_those_of_the_benchmark(name):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_gradient_descent_lowers_the_loss(name):
-    work = workload(name, batch=6, **SIZES[name])
+    work = small_workload(name)
     work.net.initialize(seed=1)
     x, y = (Tensor(a) for a in work.make(np.random.default_rng(0)))
     losses = []
