@@ -12,8 +12,8 @@ from hpctrain.errors import ShapeError
 from hpctrain.nn.hybrid import HybridBlock
 
 __all__ = [
-    "L1Loss", "L2Loss", "Loss", "MSELoss", "SigmoidBCELoss", "SigmoidBinaryCrossEntropyLoss",
-    "SoftmaxCELoss", "SoftmaxCrossEntropyLoss",
+    "L1Loss", "L2Loss", "Loss", "MSELoss", "MaskedSoftmaxCELoss", "MaskedSoftmaxCrossEntropyLoss",
+    "SigmoidBCELoss", "SigmoidBinaryCrossEntropyLoss", "SoftmaxCELoss", "SoftmaxCrossEntropyLoss",
 ]  # fmt: skip
 
 
@@ -123,6 +123,62 @@ class SoftmaxCrossEntropyLoss(Loss):
         return ops.softmax_cross_entropy(pred, label)
 
 
+class MaskedSoftmaxCrossEntropyLoss(HybridBlock):
+    """Cross-entropy of the softmax over the last axis, the mean over each sample's real steps.
+
+    Parameters
+    ----------
+    ignore_label : int
+        Labels of padding, where no lengths are given.
+    weight : float, optional
+        Factor on the loss.
+    batch_axis : int
+        The axis of the labels that counts samples: 1 for (T, N), 0 for (N, T).
+
+    Notes
+    -----
+    A sample counts once, however long it is, and padding counts for nothing. So on several
+    ranks the gradient is that of the mean over all samples of the global batch, whatever
+    lengths the ranks have and however they pad: a rank weighs by its samples, as always. A
+    mean over the tokens of the global batch would need their number on all ranks first.
+    """
+
+    def __init__(
+        self,
+        ignore_label: int = -1,
+        weight: float | None = None,
+        batch_axis: int = 0,
+        **names: Any,
+    ) -> None:
+        super().__init__(**names)
+        self._ignored, self._weight, self._batch_axis = ignore_label, weight, batch_axis
+
+    def _described(self) -> str:
+        return f"batch_axis={self._batch_axis}, ignore_label={self._ignored}"
+
+    def forward(self, pred: Any, label: Any, lengths: Any = None, *args: Any) -> Any:
+        """Return the loss of each sample, shape (N,); 0 where it has no real step.
+
+        Parameters
+        ----------
+        pred : Tensor, shape (T, N, C) or (N, T, C)
+        label : Tensor of whole numbers, without the last axis
+        lengths : Tensor, shape (N,), optional
+        """
+        time = 1 - self._batch_axis
+        label = ops.cast(label, "int64") if label.dtype.kind == "f" else label
+        if lengths is None:
+            real = ops.not_equal(label, self._ignored)
+        else:
+            real = ops.valid_steps(lengths, label.shape[time], time)
+        known = ops.where(real, label, ops.zeros_like(label))
+        losses = ops.softmax_cross_entropy(pred, known)
+        kept = ops.where(real, losses, ops.zeros_like(losses))
+        counts = ops.maximum(ops.sum(ops.cast(real, losses.dtype), time), 1)
+        mean = ops.sum(kept, time) / counts
+        return mean if self._weight is None else mean * self._weight
+
+
 class SigmoidBinaryCrossEntropyLoss(Loss):
     """Cross-entropy of the sigmoid of each element, with labels from 0 to 1."""
 
@@ -131,4 +187,5 @@ class SigmoidBinaryCrossEntropyLoss(Loss):
 
 
 SoftmaxCELoss = SoftmaxCrossEntropyLoss
+MaskedSoftmaxCELoss = MaskedSoftmaxCrossEntropyLoss
 SigmoidBCELoss = SigmoidBinaryCrossEntropyLoss

@@ -67,6 +67,12 @@ from hpctrain.ops.pool import avg_pool, global_mean, max_pool
 from hpctrain.ops.random import advance, dropout
 from hpctrain.ops.recurrent import gru, lstm
 from hpctrain.ops.reduce import argmax, max, mean, min, sum, sum_to
+from hpctrain.ops.sequence import (
+    sequence_last,
+    sequence_mask,
+    sequence_reverse,
+    valid_steps,
+)
 from hpctrain.ops.slicing import concat, pad, slice, split, stack, unstack
 from hpctrain.ops.softmax import log_softmax, logsumexp, softmax
 from hpctrain.ops.unary import (
@@ -149,6 +155,9 @@ __all__ = [
     "reshape",
     "rsqrt",
     "self_attention",
+    "sequence_last",
+    "sequence_mask",
+    "sequence_reverse",
     "sigmoid",
     "sign",
     "silu",
@@ -169,6 +178,7 @@ __all__ = [
     "tile",
     "transpose",
     "unstack",
+    "valid_steps",
     "where",
     "zeros_like",
 ]

@@ -8,18 +8,15 @@ all layers and directions in one vector, first the matrices, then the biases:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpctrain.autograd import as_tensor, assign
+from hpctrain.autograd import assign
 from hpctrain.autograd.mode import is_training
 from hpctrain.errors import ConfigError, ShapeError
 from hpctrain.ops.activations import relu, tanh
-from hpctrain.ops.compare import equal, greater, less, where
-from hpctrain.ops.elementwise import cast
-from hpctrain.ops.gather import take
 from hpctrain.ops.linalg import dense
 from hpctrain.ops.movement import flip, reshape
 from hpctrain.ops.mxnet_row import (
@@ -37,7 +34,7 @@ from hpctrain.ops.mxnet_row import (
 )
 from hpctrain.ops.random import advance, dropout
 from hpctrain.ops.recurrent import gru, lstm
-from hpctrain.ops.reduce import sum
+from hpctrain.ops.sequence import sequence_last, sequence_mask, sequence_reverse
 from hpctrain.ops.slicing import concat, stack
 
 __all__ = ["RECURRENT"]
@@ -131,9 +128,8 @@ def _layer(mode: str, x: Any, given: Sequence[Any], weights: Sequence[Any]) -> t
 
 
 def _rnn_shapes(attrs: Attrs, shapes: Shapes) -> Shapes:
+    _refuse(attrs)
     data = first_shape(shapes)
-    if attrs["mode"] not in _GATES:
-        return shapes
     sizes = _sizes(attrs, data[2])
     total = int(np.sum([math.prod(s) for group in sizes for s in group]))
     layers = attrs["num_layers"] * (1 + attrs["bidirectional"])
@@ -144,45 +140,13 @@ def _rnn_shapes(attrs: Attrs, shapes: Shapes) -> Shapes:
 # Operators on sequences of different lengths
 
 
-def _steps(data: Any, axis: int = 0) -> Any:
-    """Return the number of each step, to be broadcast with ``data`` (steps along ``axis``)."""
-    count = np.arange(data.shape[axis], dtype=data.dtype)
-    return as_tensor(count.reshape(*(-1 if i == axis else 1 for i in range(data.ndim))), data)
+def _by_length(function: Callable[..., Any]) -> Callable[..., Any]:
+    def applied(
+        data: Any, length: Any = None, *, use_sequence_length: bool, axis: int, **more: Any
+    ) -> Any:
+        return function(data, length if use_sequence_length else None, axis, **more)
 
-
-def _beside(lengths: Any, data: Any, axis: int = 0) -> Any:
-    shape = [1] * data.ndim
-    shape[1 - axis] = lengths.size
-    return reshape(cast(lengths, data.dtype), shape)
-
-
-def _mask(data: Any, length: Any = None, *, value: float, axis: int, **_: Any) -> Any:
-    if length is None:
-        return data
-    inside = less(_steps(data, axis), _beside(length, data, axis))
-    return where(inside, data, as_tensor(value, data))
-
-
-def _last(data: Any, length: Any = None, *, axis: int, **_: Any) -> Any:
-    if length is None:
-        return data[(slice(None),) * axis + (-1,)]
-    chosen = equal(_steps(data, axis), _beside(length, data, axis) - 1)
-    return sum(data * cast(chosen, data.dtype), axis)
-
-
-def _reverse(data: Any, length: Any = None, *, axis: int, **_: Any) -> Any:
-    if axis:
-        raise ConfigError(f"SequenceReverse: got axis {axis}, needed 0")
-    if length is None:
-        return flip(data, 0)
-    steps, rows = data.shape[:2]
-    flat = reshape(data, (steps * rows, -1))
-    places = data[:, :, 0] if data.ndim == 3 else reshape(data, (steps, rows, -1))[:, :, 0]
-    step = _steps(places)
-    length = _beside(length, places)
-    source = where(greater(length, step), length - 1 - step, step) * rows
-    source = source + as_tensor(np.arange(rows, dtype=data.dtype), data)
-    return reshape(take(flat, cast(reshape(source, (-1,)), "int64")), data.shape)
+    return applied
 
 
 def _no_length(attrs: Attrs) -> Sequence[str]:
@@ -214,12 +178,12 @@ RECURRENT = (
         results=("output", "state", "statecell"),
     ),
     *(
-        Operator(name, function, ("data", "sequence_length"), attrs, omit=_no_length,
-                 shapes=_length_shapes)
+        Operator(name, _by_length(function), ("data", "sequence_length"), attrs,
+                 omit=_no_length, shapes=_length_shapes)
         for name, function, attrs in (
-            ("SequenceMask", _mask, {**_OF_SEQUENCES, "value": FLOAT.or_else(0.0)}),
-            ("SequenceLast", _last, _OF_SEQUENCES),
-            ("SequenceReverse", _reverse, _OF_SEQUENCES),
+            ("SequenceMask", sequence_mask, {**_OF_SEQUENCES, "value": FLOAT.or_else(0.0)}),
+            ("SequenceLast", sequence_last, _OF_SEQUENCES),
+            ("SequenceReverse", sequence_reverse, _OF_SEQUENCES),
         )
     ),
 )  # fmt: skip
