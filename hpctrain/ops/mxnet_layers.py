@@ -150,7 +150,7 @@ LAYERS = (
         {"act_type": TEXT.or_else("leaky"), "slope": FLOAT.or_else(0.25),
          "lower_bound": FLOAT.or_else(0.125), "upper_bound": FLOAT.or_else(0.334)},
         omit=lambda attrs: () if attrs["act_type"] == "prelu" else ("gamma",),
-        shapes=_leaky_shapes,
+        shapes=_leaky_shapes, inits={"gamma": '["Constant", {"value": 0.25}]'},
     ),
     Operator(
         "BatchNorm", _batch_norm, ("data", "gamma", "beta"),
@@ -161,6 +161,7 @@ LAYERS = (
         aux_shapes=_two_channel_shapes,
         outputs=lambda attrs: 3 if attrs["output_mean_var"] else 1,
         results=("output", "mean", "var"),
+        inits={"moving_mean": '["zero", {}]', "moving_var": '["one", {}]'},
     ),
     Operator(
         "LayerNorm", _layer_norm, ("data", "gamma", "beta"),

@@ -106,7 +106,7 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _argmax(data: Any, *, axis: int | None, keepdims: bool) -> Any:
     if axis is None:
-        raise ConfigError("argmax: got no axis, needed one")
+        return cast(reduce.argmax(reshape(data, (1, -1)), 1), data.dtype)
     y = cast(reduce.argmax(data, axis), data.dtype)
     return movement.expand_dims(y, axis % data.ndim) if keepdims else y
 

@@ -134,6 +134,8 @@ class Operator:
         ``like``, as well. Lengths of 0 in ``shape`` are those of the batch.
     results : tuple of str
         Names of the outputs, where MXNet has any.
+    inits : mapping of str to str
+        How inputs begin that are not given, by their names, as it stands in a symbol file.
     """
 
     name: str
@@ -150,6 +152,7 @@ class Operator:
     random: bool = False
     source: bool = False
     results: tuple[str, ...] = ()
+    inits: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def input_names(self, attrs: Attrs) -> list[str]:
         """Return the names of the inputs with these attributes, without aux."""

@@ -1,4 +1,4 @@
-"""Symbols as JSON, in the layout of MXNet 1.x.
+"""Symbols as JSON: in the layout of MXNet 1.x, and read in those of all releases before.
 
 A file comes from others, so it is data to be checked: nodes may only refer to nodes before
 them, attributes are text, and an operator that is not in the table is refused by name.
@@ -12,7 +12,8 @@ from typing import Any
 from hpctrain.errors import DataError
 from hpctrain.ops.mxnet import ALIASES, OPERATORS
 from hpctrain.ops.mxnet_row import Operator, parse_attrs
-from hpctrain.symbol.node import Entry, Node, in_order, variable
+from hpctrain.symbol import legacy
+from hpctrain.symbol.node import Entry, Node, in_order
 
 __all__ = ["from_json", "read", "to_json"]
 
@@ -69,6 +70,7 @@ def from_json(text: str, where: str = "symbol") -> list[Entry]:
     """
     try:
         whole = json.loads(text)
+        release = legacy.release_of(whole)
         rows = [_Row(row) for row in whole["nodes"]]
         heads = [_entry(head) for head in whole["heads"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -79,8 +81,10 @@ def from_json(text: str, where: str = "symbol") -> list[Entry]:
     nodes: list[Node] = []
     for row in rows:
         _check(where, row.inputs, nodes, f"node {row.name!r}")
-        nodes.append(_node(where, row, [(nodes[n], place) for n, place in row.inputs]))
+        inputs = [(nodes[n], place) for n, place in row.inputs]
+        nodes.append(_node(where, row, inputs, release))
     _check(where, heads, nodes, "heads")
+    _refuse_twins(where, nodes)
     return [(nodes[n], place) for n, place in heads]
 
 
@@ -89,9 +93,7 @@ class _Row:
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         self.op, self.name = row["op"], row["name"]
-        # Three names for the same thing, from the oldest files to the newest.
-        given = {**row.get("param", {}), **row.get("attr", {}), **row.get("attrs", {})}
-        self.texts = {str(key): value for key, value in given.items()}
+        self.texts = legacy.texts_of(row, self.operator)
         self.inputs = [_entry(entry) for entry in row["inputs"]]
         if not all(isinstance(t, str) for t in (self.op, self.name, *self.texts.values())):
             raise TypeError(f"names and attributes of node {self.name!r} are not all text")
@@ -127,17 +129,29 @@ def _check(where: str, entries: Any, nodes: Sequence[Node], what: str) -> None:
             )
 
 
-def _node(where: str, row: _Row, inputs: list[Entry]) -> Node:
+def _refuse_twins(where: str, nodes: Sequence[Node]) -> None:
+    found: set[str] = set()
+    for node in nodes:
+        if node.operator is None:
+            if node.name in found:
+                raise DataError(f"{where}: two variables have the name {node.name!r}")
+            found.add(node.name)
+
+
+def _node(where: str, row: _Row, inputs: list[Entry], release: int) -> Node:
     operator = row.operator
     if operator is None:
-        return Node(None, row.name, row.texts)
-    attrs = parse_attrs(f"{where}: node {row.name!r}", operator, row.texts)
-    names = operator.input_names(attrs)
-    if len(inputs) == len(names):  # files of MXNet before 0.9 leave state out
-        inputs += [(variable(f"{row.name}_{aux}"), 0) for aux in operator.aux]
-    if len(inputs) != len(names) + len(operator.aux):
+        return Node(None, row.name, legacy.divide(row.texts, ())[0])
+    slots = [*operator.inputs, *operator.aux]
+    texts, of_inputs = legacy.divide(legacy.settings(operator, row.texts, release), slots)
+    attrs = parse_attrs(f"{where}: node {row.name!r}", operator, texts)
+    names = [*operator.input_names(attrs), *operator.aux]
+    legacy.missing(operator, row.name, names, inputs, texts, release)
+    if len(inputs) != len(names):
         raise DataError(
-            f"{where}: node {row.name!r} has {len(inputs)} inputs, needed "
-            f"{', '.join([*names, *operator.aux])}"
+            f"{where}: node {row.name!r} has {len(inputs)} inputs, needed {', '.join(names)}"
         )
-    return Node(operator, row.name, row.texts, tuple(inputs), attrs)
+    for name, (below, _) in zip(names, inputs, strict=True):
+        if below.operator is None:
+            below.texts.update(of_inputs.get(name, {}))
+    return Node(operator, row.name, texts, tuple(inputs), attrs)

@@ -94,11 +94,18 @@ def apply_operator(
             f"{', '.join(names) or 'none'}"
         )
     given = [*inputs, *[None] * (len(names) - len(inputs))]
+    user = {k: v for k, v in texts.items() if k.startswith("__") and k.endswith("__")}
     made = tuple(
-        (variable(f"{name}_{wanted}"), 0) if entry is None else entry
+        (variable(f"{name}_{wanted}", {**_first(operator, wanted), **user}), 0)
+        if entry is None
+        else entry
         for entry, wanted in zip(given, names, strict=True)
     )
     return Node(operator, name, dict(texts), made, attrs)
+
+
+def _first(operator: Operator, wanted: str) -> dict[str, str]:
+    return {"__init__": operator.inits[wanted]} if wanted in operator.inits else {}
 
 
 def in_order(heads: Iterable[Entry]) -> list[Node]:

@@ -182,7 +182,12 @@ def test_unknown_operators_are_named_all_at_once():
         '{"nodes": [{"op": "null", "name": "a", "inputs": []}], "heads": [[0, 1, 0]]}',
         '{"nodes": [{"op": "null", "name": "a", "inputs": []}], "heads": [[-1, 0, 0]]}',
         '{"nodes": [{"op": "Flatten", "name": "a", "inputs": [[0, 0, 0]]}], "heads": []}',
-        '{"nodes": [{"op": "Flatten", "name": "a", "inputs": []}], "heads": [[0, 0, 0]]}',
+        '{"nodes": [{"op": "Flatten", "name": "a", "inputs": []}], "heads": [[0, 0, 0]],'
+        '"attrs": {"mxnet_version": ["int", 900]}}',
+        '{"nodes": [{"op": "null", "name": "a", "inputs": []}], "heads": [[0, 0, 0]],'
+        '"attrs": {"mxnet_version": ["int", "x"]}}',
+        '{"nodes": [{"op": "null", "name": "a", "inputs": []},'
+        '{"op": "null", "name": "a", "inputs": []}], "heads": [[0, 0], [1, 0]]}',
     ],
 )  # fmt: skip
 def test_text_that_is_no_symbol_is_refused(text):
