@@ -18,7 +18,7 @@ from hpctrain.graph.marks import AGAIN
 from hpctrain.graph.plan import Plan
 from hpctrain.parallel.program import Objective, training_plan
 
-__all__ = ["memory"]
+__all__ = ["compare", "memory"]
 
 WARM_UP = 2
 
@@ -43,10 +43,23 @@ def memory(
         limit_threads(world, threads)
         if world.rank == 0:
             for count in layers:
-                print(json.dumps(_compare(count, width, batch, steps)), flush=True)
+                print(json.dumps(compare(count, width, batch, steps)), flush=True)
 
 
-def _compare(layers: int, width: int, batch: int, steps: int) -> dict[str, Any]:
+def compare(layers: int, width: int, batch: int, steps: int) -> dict[str, Any]:
+    """Return planned bytes and times of a step of one network, with and without.
+
+    Parameters
+    ----------
+    layers, width, batch, steps : int
+        See `memory`.
+
+    Returns
+    -------
+    dict
+        Planned MiB and median ms of a step, keeping everything and recomputing as much as
+        helps; the extra time as a share; operations of a step, and those that run again.
+    """
     net = nn.HybridSequential()
     for _ in range(layers):
         net.add(nn.Dense(width, "relu", in_units=width))

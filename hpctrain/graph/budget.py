@@ -58,9 +58,11 @@ def plan_within(graph: Graph, memory: Memory, finish: Callable[[Graph], Plan]) -
 
     Notes
     -----
-    Cost: one call of ``finish``, and with a budget that needs a search about five more.
+    Cost: one call of ``finish``, and where there is a search some six more.
     """
-    plan = finish(_chosen(graph, memory))
+    plan = finish(recompute_regions(graph) if memory.recompute == "auto" else graph)
+    if memory.recompute == "sqrt":
+        plan = _smallest(graph, finish, plan)
     if not memory.budget or plan.arena_bytes <= memory.budget:
         return plan
     if memory.recompute == "off":
@@ -68,15 +70,11 @@ def plan_within(graph: Graph, memory: Memory, finish: Callable[[Graph], Plan]) -
     return _search(graph, memory, finish, plan.arena_bytes)
 
 
-def _chosen(graph: Graph, memory: Memory) -> Graph:
-    """Recompute what is asked for without regard to the budget."""
-    if memory.recompute == "off":
-        return graph
-    if memory.recompute == "auto":
-        return recompute_regions(graph)
+def _smallest(graph: Graph, finish: Callable[[Graph], Plan], plain: Plan) -> Plan:
+    """Return the plan with the least memory, ``plain`` if nothing helps."""
     forward = Forward(optimise(graph, _BEFORE))
-    found = ways(forward)
-    return recompute(forward, found[-1].kept) if found else graph
+    plans = [finish(recompute(forward, way.kept)) for way in ways(forward)[-1:]]
+    return min([plain, *plans], key=lambda plan: plan.arena_bytes)
 
 
 def _search(graph: Graph, memory: Memory, finish: Callable[[Graph], Plan], least: int) -> Plan:

@@ -74,7 +74,7 @@ def ways(forward: Forward) -> list[Way]:
     best: list[Way] = []
     for way in sorted(found, key=lambda way: (way.seconds, way.nbytes)):
         # A hundredth less memory is the least that counts: each way is a plan to be made.
-        if not best or way.nbytes < 0.99 * best[-1].nbytes:
+        if way.nbytes < 0.99 * (best[-1].nbytes if best else forward.bound_bytes):
             best.append(way)
     return best
 
