@@ -49,7 +49,8 @@ def _reshape_view(x: Any, shape: Shape) -> Any:
             return np.reshape(x, shape, copy=False)
         except ValueError:
             return None
-    return x.reshape(shape) if x.flags.c_contiguous else None
+    seen = x.reshape(shape)  # CuPy copies only where it must, like NumPy, and does not tell
+    return seen if seen.data.ptr == x.data.ptr else None
 
 
 register(
@@ -139,7 +140,7 @@ def _broadcast_infer(specs: Sequence[Spec], shape: Shape) -> list[Spec]:
 
 
 def _broadcast_view(x: Any, shape: Shape) -> Any:
-    return np.broadcast_to(x, shape) if isinstance(x, np.ndarray) else None
+    return module_of(x).broadcast_to(x, shape)
 
 
 def _broadcast(xp: Any, ins: Any, outs: Any, scratch: Any, shape: Shape) -> None:
