@@ -70,14 +70,17 @@ class _Way:
             plain = [a if _plain(a) else np.array(a, order="C") for a in ins]
             self.nest.bind(plain, outs, scratch)()
         elif self.tiles:
-            self.tiles.run(xp, ins, outs, scratch)
+            self.tiles.bind(xp, ins, outs, scratch)()
 
     def bind(
         self, xp: Any, ins: Any, outs: Any, scratch: Any, **_: Any
     ) -> Callable[[], None] | None:
-        """Return the compiled kernel with its addresses filled in."""
-        plain = xp is np and all(_plain(a) for a in ins)
-        return self.nest.bind(ins, outs, scratch) if self.nest and plain else None
+        """Return the compiled kernel with its addresses filled in, or the tiles cut."""
+        if xp is not np or not all(_plain(a) for a in ins):
+            return None
+        if self.tiles:
+            return self.tiles.bind(xp, ins, outs, scratch)
+        return self.nest.bind(ins, outs, scratch) if self.nest else None
 
 
 def _plain(array: Any) -> bool:

@@ -25,7 +25,7 @@ __all__ = ["Entry", "group"]
 
 _MEMBERS = 48  # nodes of one group: registers are few
 _LIGHT = frozenset({"elementwise", "movement", "reduce"})  # kinds that take little time
-_TILED = 32768  # elements from which tiles pay: two of them
+_TILED = 131072  # elements from which tiles pay: two of them
 
 
 @dataclass(eq=False, slots=True)
