@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, register
+from hpctrain.backend import module_of
 from hpctrain.ops.rules import axes_of, axis_of, broadcast_shapes, need, same_spec, tensors
 
 __all__ = [
