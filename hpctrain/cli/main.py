@@ -14,6 +14,8 @@ COMMANDS = {
     "selfcheck": ("hpctrain.cli.selfcheck", "compare training on P ranks with 1 rank", True),
     "bench": ("hpctrain.cli.bench", "time the training step of a workload", True),
     "doctor": ("hpctrain.cli.doctor", "report on installation and launch", True),
+    "graph": ("hpctrain.cli.graph", "show a model's graph, pass by pass", False),
+    "summary": ("hpctrain.cli.summary", "show a model's layers, work and memory", False),
     "config": ("hpctrain.cli.config", "write or show a configuration", False),
     "data": ("hpctrain.cli.data", "look at data files, or check them", False),
 }

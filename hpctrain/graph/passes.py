@@ -123,10 +123,10 @@ def _made(graph: Graph) -> set[int]:
 
 
 PASSES: dict[str, Callable[[Graph], Graph]] = {
-    "dead_code": dead_code,
     "constants": constants,
     "simplify": simplify,
     "common_subexpressions": common_subexpressions,
+    "dead_code": dead_code,
     "layout": layout,
     "own_outputs": own_outputs,
     "fuse": lambda graph: fuse(graph, compiled=available()),

@@ -1,0 +1,85 @@
+"""How much memory a step really takes, against what was planned."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from hpctrain.autograd import Spec
+from hpctrain.cli.subject import Subject
+from hpctrain.errors import ConfigError
+from hpctrain.graph.pool import Pool
+from hpctrain.parallel.bound import BoundStep
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.work import Work
+
+__all__ = ["measure", "peak_of_two_steps"]
+
+
+def measure(subject: Subject) -> dict[str, str]:
+    """Return planned and measured bytes of two training steps, as text."""
+    planned, peak = peak_of_two_steps(subject)
+    return {
+        "arena and losses, planned": f"{planned:,} bytes",
+        "peak of the process": f"{peak:,} bytes beyond the state before, "
+        f"{peak / max(1, planned):.3f} of the plan",
+    }
+
+
+def peak_of_two_steps(subject: Subject) -> tuple[int, int]:
+    """Run two training steps and return planned and measured bytes.
+
+    Returns
+    -------
+    planned : int
+        Of the arena and of the results.
+    peak : int
+        Largest resident memory during the steps beyond that before them; parameters,
+        gradients and the batch are there before.
+
+    Raises
+    ------
+    ConfigError
+        If the system cannot reset the peak of a process (it must be Linux).
+    """
+    state = ModelState(subject.net.collect_params(), subject.optimizer)
+    rng = np.random.default_rng(0)
+    inputs, targets = ([_made_up(rng, s) for s in specs] for specs in subject.specs)
+    work = Work(tuple(inputs), tuple(targets), subject.batch, subject.batch)
+    square = np.ones((512, 512), state.flat.dtype)
+    _ = square @ square  # BLAS takes its own memory at the first product
+    bound = BoundStep(subject.objective, state, subject.specs, Pool(), subject.memory)
+    plan = bound.plan
+    before = _reset_peak()
+    for step in range(2):
+        bound.feed(work, step)
+        bound.run.run()
+    results = sum(plan.graph.specs[v].nbytes for v in plan.graph.outputs[:2])
+    return plan.arena_bytes + results, _peak() - before
+
+
+def _made_up(rng: np.random.Generator, spec: Spec) -> np.ndarray:
+    """Return an array of ``spec``: small numbers, and for whole numbers 0 and 1."""
+    if spec.dtype.kind == "f":
+        return rng.standard_normal(spec.shape).astype(spec.dtype)
+    return rng.integers(2, size=spec.shape).astype(spec.dtype)
+
+
+def _reset_peak() -> int:
+    """Let the peak begin anew, and return the resident bytes now."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
+    except OSError as error:
+        raise ConfigError(
+            f"summary --measure: cannot reset the peak of the process ({error.strerror}); "
+            "it needs Linux with /proc/self/clear_refs"
+        ) from None
+    return int(psutil.Process().memory_info().rss)
+
+
+def _peak() -> int:
+    """Return the largest resident bytes since the reset."""
+    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None, "Linux reports VmHWM"
+    return int(found[1]) * 1024
