@@ -13,9 +13,10 @@ from hpctrain.models.lstm import LSTMModel
 from hpctrain.models.mlp import MLP
 from hpctrain.models.registry import create, names
 from hpctrain.models.resnet import ResNet
+from hpctrain.models.seq2seq import Seq2Seq, count_tokens, greedy, shifted
 from hpctrain.models.workloads import Workload, small_workload, workload
 
 __all__ = [
-    "GPT", "MLP", "Cosmo", "LSTMModel", "LeNet", "ResNet", "Workload", "create", "names",
-    "small_workload", "workload",
+    "GPT", "MLP", "Cosmo", "LSTMModel", "LeNet", "ResNet", "Seq2Seq", "Workload",
+    "count_tokens", "create", "greedy", "names", "shifted", "small_workload", "workload",
 ]  # fmt: skip

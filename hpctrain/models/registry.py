@@ -12,6 +12,7 @@ from hpctrain.models.lenet import LeNet
 from hpctrain.models.lstm import LSTMModel
 from hpctrain.models.mlp import MLP
 from hpctrain.models.resnet import ResNet
+from hpctrain.models.seq2seq import Seq2Seq
 from hpctrain.nn import Block
 
 __all__ = ["create", "names"]
@@ -24,7 +25,7 @@ def resnet20(**args: Any) -> ResNet:
 
 _KINDS: dict[str, Callable[..., Block]] = {
     "mlp": MLP, "lenet": LeNet, "resnet": ResNet, "resnet20": resnet20, "lstm": LSTMModel,
-    "gpt": GPT, "cosmo": Cosmo,
+    "gpt": GPT, "cosmo": Cosmo, "seq2seq": Seq2Seq,
 }  # fmt: skip
 
 

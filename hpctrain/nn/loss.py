@@ -12,8 +12,9 @@ from hpctrain.errors import ShapeError
 from hpctrain.nn.hybrid import HybridBlock
 
 __all__ = [
-    "L1Loss", "L2Loss", "Loss", "MSELoss", "MaskedSoftmaxCELoss", "MaskedSoftmaxCrossEntropyLoss",
-    "SigmoidBCELoss", "SigmoidBinaryCrossEntropyLoss", "SoftmaxCELoss", "SoftmaxCrossEntropyLoss",
+    "L1Loss", "L2Loss", "Loss", "MSELoss", "MaskedSoftmaxCELoss",
+    "MaskedSoftmaxCrossEntropyLoss", "SigmoidBCELoss", "SigmoidBinaryCrossEntropyLoss",
+    "SoftmaxCELoss", "SoftmaxCrossEntropyLoss",
 ]  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from hpctrain.nn.layers import Dropout
 
 __all__ = ["GRU", "LSTM"]
 
+_SHUT = 1e4  # the sigmoid of this is 1, whatever is added to it
+
 
 class Recurrent(HybridBlock):
     """What the recurrent layers have in common.
@@ -40,6 +42,7 @@ class Recurrent(HybridBlock):
 
     gates: ClassVar[int]
     states: ClassVar[int]
+    held: ClassVar[tuple[float, ...]]  # for each gate, what keeps the cell as it is
 
     def __init__(  # noqa: PLR0913 (MXNet's signature)
         self,
@@ -95,7 +98,7 @@ class Recurrent(HybridBlock):
         zeros = np.zeros((self._layers, batch_size, self._hidden), like.dtype)
         return [Tensor(zeros, device=like.device) for _ in range(self.states)]
 
-    def forward(self, x: Any, states: Any = None, *args: Any) -> Any:
+    def forward(self, x: Any, states: Any = None, lengths: Any = None, *args: Any) -> Any:
         """Run all layers over all steps.
 
         Parameters
@@ -103,6 +106,9 @@ class Recurrent(HybridBlock):
         x : Tensor, shape (T, N, C), or (N, T, C) by the layout
         states : Tensor or list of Tensor, shape (num_layers, N, H), optional
             Zeros if None.
+        lengths : Tensor of whole numbers from 1 to T, shape (N,), optional
+            Steps of each sequence that are real. Padding behind them changes nothing, not by
+            one bit: outputs there are 0, and new states are those after the last real step.
 
         Returns
         -------
@@ -119,9 +125,8 @@ class Recurrent(HybridBlock):
         states = [states] if isinstance(states, Tensor) else list(states)
         new: list[Sequence[Any]] = []
         for layer in range(self._layers):
-            x, found = self._layer(
-                x, [state[layer] for state in states], self._weights(layer, x)
-            )
+            own = [state[layer] for state in states]
+            x, found = self._over_lengths(x, own, self._weights(layer, x), lengths)
             new.append(found)
             if layer < len(self._dropouts):
                 x = self._dropouts[layer](x)
@@ -134,6 +139,25 @@ class Recurrent(HybridBlock):
     def _weights(self, layer: int, x: Any) -> list[Any]:
         kinds = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias")
         return [getattr(self, f"l{layer}_{kind}").data(x.device) for kind in kinds]
+
+    def _over_lengths(
+        self, x: Any, states: list[Any], weights: list[Any], lengths: Any
+    ) -> tuple[Any, list[Any]]:
+        """Run a layer that padding leaves as it is.
+
+        One more input, 1 in padding and 0 elsewhere, drives the gates so far that they are
+        exactly open or closed: then the cell keeps its value.
+        """
+        if lengths is None:
+            return self._layer(x, states, weights)
+        steps = x.shape[0]
+        padding = ops.logical_not(ops.valid_steps(lengths, steps))
+        mark = ops.expand_dims(ops.cast(padding, x.dtype), 2)
+        column = np.repeat(np.array(self.held, x.dtype), self._hidden)[:, None]
+        w_x = ops.concat([weights[0], Tensor(column, device=x.device)], 1)
+        y, new = self._layer(ops.concat([x, mark], 2), states, [w_x, *weights[1:]])
+        # What a gate lets out is not held; so the last output is looked up.
+        return ops.sequence_mask(y, lengths), [ops.sequence_last(y, lengths), *new[1:]]
 
     def _layer(self, x: Any, states: list[Any], weights: list[Any]) -> tuple[Any, list[Any]]:
         """Return outputs (T, N, H) and the last states of one layer."""
@@ -148,7 +172,7 @@ class LSTM(Recurrent):
     Hochreiter and Schmidhuber, "Long short-term memory", Neural Computation 9 (1997).
     """
 
-    gates, states = 4, 2
+    gates, states, held = 4, 2, (-_SHUT, _SHUT, 0.0, 0.0)
 
     def _layer(self, x: Any, states: list[Any], weights: list[Any]) -> tuple[Any, list[Any]]:
         w_x, w_h, b_x, b_h = weights
@@ -166,7 +190,7 @@ class GRU(Recurrent):
     Cho et al., "Learning phrase representations using RNN encoder-decoder", EMNLP 2014.
     """
 
-    gates, states = 3, 1
+    gates, states, held = 3, 1, (0.0, _SHUT, 0.0)
 
     def _layer(self, x: Any, states: list[Any], weights: list[Any]) -> tuple[Any, list[Any]]:
         y, h = ops.gru(x, states[0], *weights)[:2]
