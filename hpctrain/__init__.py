@@ -19,6 +19,7 @@ _PARTS = (
 _WORDS = {
     "sym": "symbol", "nd": "symbol.nd", "AttrScope": "symbol:AttrScope",
     "gluon": "train.gluon", "mod": "train.module", "module": "train.module",
+    "model": "train.params",
     "callback": "train.callback", "metric": "train.metrics", "kv": "parallel.kvstore",
     "kvstore": "parallel.kvstore", "init": "nn.initializer", "initializer": "nn.initializer",
     "optimizer": "optim", "lr_scheduler": "optim.schedule", "Context": "backend:Device",

@@ -11,7 +11,9 @@ pytestmark = pytest.mark.serial
     ("word", "name"),
     [
         ("sym", "FullyConnected"), ("symbol", "load_json"), ("nd", "array"), ("mod", "Module"),
-        ("module", "load_checkpoint"), ("kv", "create"), ("kvstore", "create"),
+        ("module", "load_checkpoint"), ("model", "load_checkpoint"),
+        ("model", "save_checkpoint"), ("gluon", "SymbolBlock"),
+        ("kv", "create"), ("kvstore", "create"),
         ("callback", "Speedometer"), ("metric", "create"), ("io", "NDArrayIter"),
         ("gluon", "Trainer"), ("init", "Xavier"), ("initializer", "Xavier"),
         ("optimizer", "SGD"), ("lr_scheduler", "Factor"), ("autograd", "record"),

@@ -63,6 +63,7 @@ from hpctrain.nn.pool import (
 from hpctrain.nn.recompute import recompute
 from hpctrain.nn.recurrent import GRU, LSTM
 from hpctrain.nn.sequential import HybridSequential, Sequential
+from hpctrain.nn.symbol_block import SymbolBlock
 
 __all__ = [
     "GRU", "LSTM", "Activation", "AvgPool1D", "AvgPool2D", "AvgPool3D", "BatchNorm", "Block",
@@ -72,5 +73,6 @@ __all__ = [
     "LeakyReLU", "Loss", "MSELoss", "MaskedSoftmaxCELoss", "MaskedSoftmaxCrossEntropyLoss",
     "MaxPool1D", "MaxPool2D", "MaxPool3D", "MultiHeadSelfAttention", "Parameter",
     "ParameterDict", "Sequential", "SigmoidBCELoss", "SigmoidBinaryCrossEntropyLoss",
-    "SoftmaxCELoss", "SoftmaxCrossEntropyLoss", "cpu", "gpu", "initializer", "recompute",
+    "SoftmaxCELoss", "SoftmaxCrossEntropyLoss", "SymbolBlock", "cpu", "gpu",
+    "initializer", "recompute",
 ]  # fmt: skip

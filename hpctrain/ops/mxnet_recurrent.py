@@ -37,7 +37,7 @@ from hpctrain.ops.recurrent import gru, lstm
 from hpctrain.ops.sequence import sequence_last, sequence_mask, sequence_reverse
 from hpctrain.ops.slicing import concat, stack
 
-__all__ = ["RECURRENT"]
+__all__ = ["RECURRENT", "weight_shapes"]
 
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 
@@ -83,15 +83,23 @@ def _refuse(attrs: Attrs) -> None:
         raise ConfigError("RNN: got use_sequence_length, needed sequences of one length")
 
 
-def _sizes(attrs: Attrs, width: int) -> list[list[Shape]]:
-    """Return the shapes of the matrices, then those of the biases, by layer and direction."""
-    ways, h = 1 + attrs["bidirectional"], attrs["state_size"]
-    rows = _GATES[attrs["mode"]] * h
-    ins = [width, *[h * ways] * (attrs["num_layers"] - 1)]
-    return [
-        [s for n in ins for _ in range(ways) for s in ((rows, n), (rows, h))],
-        [(rows,)] * (2 * ways * attrs["num_layers"]),
-    ]
+def weight_shapes(
+    mode: str, state_size: int, num_layers: int, bidirectional: bool, width: int
+) -> tuple[list[Shape], list[Shape]]:
+    """Return the shapes of matrices and of biases, in order, for inputs of length ``width``."""
+    ways = 1 + bidirectional
+    rows = _GATES[mode] * state_size
+    ins = [width, *[state_size * ways] * (num_layers - 1)]
+    return (
+        [s for n in ins for _ in range(ways) for s in ((rows, n), (rows, state_size))],
+        [(rows,)] * (2 * ways * num_layers),
+    )
+
+
+def _sizes(attrs: Attrs, width: int) -> tuple[list[Shape], list[Shape]]:
+    return weight_shapes(
+        attrs["mode"], attrs["state_size"], attrs["num_layers"], attrs["bidirectional"], width
+    )
 
 
 def _unpacked(parameters: Any, width: int, attrs: Attrs) -> list[tuple[Any, ...]]:

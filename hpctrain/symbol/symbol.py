@@ -227,10 +227,10 @@ class Symbol:
         return Executor(self.heads, ctx, given, grads, requests, aux, seed)
 
     def eval(self, ctx: Device = CPU, **args: Any) -> list[Any]:
-        """Return the outputs for arguments given by name, without gradients."""
+        """Return the outputs for arguments and state given by name, without gradients."""
         given = {name: value if isinstance(value, Tensor) else Tensor(value, device=ctx)
                  for name, value in args.items()}  # fmt: skip
-        return self.bind(ctx, given, grad_req="null").forward()
+        return self.bind(ctx, given, grad_req="null", aux_states=given).forward()
 
     def __neg__(self) -> "Symbol":
         return _with_scalar("_mul_scalar", self, -1.0)

@@ -20,15 +20,15 @@ from hpctrain.autograd import Tensor, as_tensor
 from hpctrain.backend import Device
 from hpctrain.errors import ConfigError, ShapeError
 from hpctrain.io.sampler import part
-from hpctrain.nn import Block, HybridBlock, Parameter, ParameterDict, loss
+from hpctrain.nn import Block, HybridBlock, Parameter, ParameterDict, SymbolBlock, loss
 from hpctrain.parallel import kvstore as stores
 from hpctrain.parallel.kvstore import KVStore
 from hpctrain.parallel.updater import Key, Updater
 from hpctrain.symbol.arrays import load_arrays, save_arrays
 
 __all__ = [
-    "Block", "HybridBlock", "Parameter", "ParameterDict", "Trainer", "loss", "nn",
-    "split_and_load", "split_data", "utils",
+    "Block", "HybridBlock", "Parameter", "ParameterDict", "SymbolBlock", "Trainer", "loss",
+    "nn", "split_and_load", "split_data", "utils",
 ]  # fmt: skip
 
 

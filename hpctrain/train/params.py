@@ -5,9 +5,7 @@ with the keys ``arg:name`` and ``aux:name``, in MXNet's binary form. NumPy archi
 as well.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,14 @@ import numpy as np
 
 from hpctrain import symbol as sym
 from hpctrain.autograd import Spec, Tensor
-from hpctrain.errors import CheckpointError, ConfigError
-from hpctrain.nn.initializer import One, Zero, create, initial_value
+from hpctrain.errors import CheckpointError
+from hpctrain.nn.declared import initializer_of
+from hpctrain.nn.initializer import create, initial_value
 from hpctrain.symbol.arrays import named, read_arrays, write_arrays
 
 __all__ = ["Params", "first_value", "load_checkpoint", "load_params", "save_checkpoint"]
 
 Params = dict[str, Tensor]
-
-# What MXNet sets without asking the initializer, by the end of the name.
-_BY_NAME = {
-    "bias": Zero(), "beta": Zero(), "moving_mean": Zero(), "running_mean": Zero(),
-    "gamma": One(), "moving_var": One(), "running_var": One(),
-}  # fmt: skip
 
 
 def first_value(
@@ -46,25 +39,8 @@ def first_value(
     declared : str, optional
         The variable's own initializer as it stands in a symbol file: ``["zero", {}]``.
     """
-    chosen = create(init)
-    if declared is not None:
-        chosen = _declared(name, declared)
-    else:
-        chosen = next((v for end, v in _BY_NAME.items() if name.endswith(end)), chosen)
+    chosen = create(initializer_of(name, init, declared))
     return initial_value(chosen, spec.shape, spec.dtype, seed, name)
-
-
-def _declared(name: str, text: str) -> Any:
-    try:
-        kind, args = json.loads(text) if text.startswith("[") else (text, {})
-        chosen = create(kind)
-        known = {f.name for f in fields(chosen)} if is_dataclass(chosen) else set()
-        return replace(chosen, **{k: v for k, v in args.items() if k in known})  # type: ignore[type-var]
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{name}: got the initializer {text[:80]!r}, needed a name or "
-            f'["name", {{arguments}}]: {error}'
-        ) from None
 
 
 def save_checkpoint(
