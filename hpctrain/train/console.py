@@ -160,6 +160,8 @@ class Console:
 
 
 def _can_draw(stream: TextIO) -> bool:
+    if "OMPI_COMM_WORLD_SIZE" in os.environ:
+        return False  # Open MPI gives ranks a terminal of its own, wherever its output goes
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     return stream.isatty() and not plain
 

@@ -118,3 +118,25 @@ def test_rich_is_loaded_for_a_bar_only():
         "Console(0).line('x'); Console(1, tty=True).line('x'); assert 'rich' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.PIPE)
+
+
+def test_the_terminal_of_open_mpi_is_none(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    stream = Terminal()
+    with Console(stream=stream) as console:
+        console.progress(Progress(epoch=1, step=1, steps=2))
+    drawn = stream.getvalue()
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    stream = Terminal()
+
+    with Console(stream=stream) as console:
+        console.progress(Progress(epoch=1, step=1, steps=2))
+
+    assert "\x1b" in drawn
+    assert stream.getvalue() == "epoch 1 step 1/2\n"
