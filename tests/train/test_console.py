@@ -121,10 +121,6 @@ def test_rich_is_loaded_for_a_bar_only():
 
 
 def test_the_terminal_of_open_mpi_is_none(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
