@@ -14,7 +14,7 @@ from hpctrain.parallel.bound import BoundStep
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Work
 
-__all__ = ["measure", "peak_of_two_steps"]
+__all__ = ["made_up", "measure", "peak_of_two_steps"]
 
 
 def measure(subject: Subject) -> dict[str, str]:
@@ -45,7 +45,7 @@ def peak_of_two_steps(subject: Subject) -> tuple[int, int]:
     """
     state = ModelState(subject.net.collect_params(), subject.optimizer)
     rng = np.random.default_rng(0)
-    inputs, targets = ([_made_up(rng, s) for s in specs] for specs in subject.specs)
+    inputs, targets = ([made_up(rng, s) for s in specs] for specs in subject.specs)
     work = Work(tuple(inputs), tuple(targets), subject.batch, subject.batch)
     square = np.ones((512, 512), state.flat.dtype)
     _ = square @ square  # BLAS takes its own memory at the first product
@@ -59,7 +59,7 @@ def peak_of_two_steps(subject: Subject) -> tuple[int, int]:
     return plan.arena_bytes + results, _peak() - before
 
 
-def _made_up(rng: np.random.Generator, spec: Spec) -> np.ndarray:
+def made_up(rng: np.random.Generator, spec: Spec) -> np.ndarray:
     """Return an array of ``spec``: small numbers, and for whole numbers 0 and 1."""
     if spec.dtype.kind == "f":
         return rng.standard_normal(spec.shape).astype(spec.dtype)

@@ -48,6 +48,8 @@ class Sight:
 
     def plain(self, value: int) -> bool:
         """Return whether ``value`` is C-contiguous for certain."""
+        if value in self.constants:
+            return bool(self.constants[value].flags.c_contiguous)
         node = self.maker.get(value)
         if node is None or node.row.view is None:
             return True

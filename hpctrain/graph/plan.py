@@ -67,6 +67,7 @@ class _Storages:
         self.last = _last_uses(graph)
         self.outside = {*graph.inputs, *graph.leaves, *graph.constants, *graph.outputs}
         self.strides = {v: _contiguous(graph.specs[v]) for v in self.outside}
+        self.strides.update((v, array.strides) for v, array in graph.constants.items())
         self.views: dict[int, int] = {}
         self.root: dict[int, int] = {v: v for v in self.outside}
         self.home: dict[int, int] = {}  # root value -> storage
