@@ -7,5 +7,9 @@ decides which value lives where, with the memory planner of `memory`, and yields
 `cached` puts all of it behind a call, for hybridized blocks.
 
 A compiled run gives the same bits as eager execution: it calls the same kernels, in an order
-that the dependencies allow.
+that the dependencies allow. The pass ``fuse``, which has to be asked for, is the exception: it
+makes one loop of neighbouring element-wise operations and sums (`groups` says which, `work`
+what the loop computes), and results are then the same within rounding. Loops are LLVM text
+(`codegen`, `instructions`, `elementary`) that `native` compiles; without a compiler the
+members' own kernels run over cache-sized `tiles`, and on a GPU `cuda` writes a kernel.
 """

@@ -11,6 +11,7 @@ from programs import random_program
 from hpctrain import models, ops
 from hpctrain.autograd import Spec, Tensor, assign
 from hpctrain.errors import ShapeError
+from hpctrain.graph import groups, tiles
 from hpctrain.graph.capture import capture, capture_gradient
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.fuse import fuse
@@ -62,8 +63,10 @@ def assert_same(function, arrays, leaves=(), wanted=None, compiled=True, limit=1
     else:
         graph = capture_gradient(function, specs, leaves, wanted)
         arrays = [*arrays, np.ones((), graph.specs[graph.inputs[-1]].dtype)]
-    after = fused(graph, compiled)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "_TILED", 1)  # so that small arrays, too, are cut into tiles
+        patch.setattr(tiles, "_ELEMENTS", 64)
+        after = fused(graph, compiled)
         want = run(optimise(graph, EXACT), leaves, arrays)
         got = run(after, leaves, arrays)
     for a, b in zip(want, got, strict=True):
@@ -342,6 +345,18 @@ def test_state_is_assigned_what_a_group_makes():
         return mean * 2.0 - count
 
     assert_same(function, [np.arange(5.0)], [mean, count])
+
+
+@pytest.mark.parametrize("shape", [(1000, 3), (7, 5, 11), (1, 900)])
+def test_tiles_give_the_bits_of_the_members(shape):
+    rng = np.random.default_rng(9)
+    x, y = rng.standard_normal(shape), rng.standard_normal(shape[-1:])
+
+    def function(x, y):
+        a = ops.gelu(x) * y + 1.0
+        return ops.where(a > y, a, x), ops.leaky_relu(a - x, 0.1)
+
+    assert_same(function, [x, y], compiled=False, limit=0)
 
 
 def test_results_are_written_over_inputs():
