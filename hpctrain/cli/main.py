@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     if helping and name == "train":
         print(importlib.import_module("hpctrain.config").help_text())
         return 0
-    if helping and needs_mpi:
+    if helping or not needs_mpi:  # what they import may import MPI
         importlib.import_module("hpctrain.comm.installed").keep_from_starting()
     run = importlib.import_module(module).run
     if needs_mpi and not helping:
