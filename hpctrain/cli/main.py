@@ -18,6 +18,7 @@ COMMANDS = {
     "summary": ("hpctrain.cli.summary", "show a model's layers, work and memory", False),
     "config": ("hpctrain.cli.config", "write or show a configuration", False),
     "data": ("hpctrain.cli.data", "look at data files, or check them", False),
+    "import-mxnet": ("hpctrain.cli.import_mxnet", "take over a checkpoint of MXNet", False),
 }
 
 _HEAD = """hpctrain {version}: neural-network training over MPI
@@ -32,7 +33,7 @@ commands (each has --help):
 
 def usage() -> str:
     """Return the text of ``--help``."""
-    rows = [f"  {name:<10} {what}" for name, (_, what, _) in COMMANDS.items()]
+    rows = [f"  {name:<12} {what}" for name, (_, what, _) in COMMANDS.items()]
     return _HEAD.format(version=__version__) + "\n".join(rows)
 
 

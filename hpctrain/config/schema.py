@@ -30,7 +30,8 @@ FileName = Annotated[
 ModelName = Annotated[
     str,
     _text(
-        r"^[A-Za-z_]\w*((\.\w+)*:[A-Za-z_]\w*)?\Z", "a model's name or package.module:function"
+        r"^([A-Za-z_]\w*((\.\w+)*:[A-Za-z_]\w*)?|symbol:[^\0]+)\Z",
+        "a model's name, package.module:function or symbol:FOLDER",
     ),
 ]
 Steps = Annotated[str, _text(r"^(\d+:\d+)?\Z", "FIRST:LAST, two step numbers, or nothing")]
@@ -87,7 +88,7 @@ class Model(Section, frozen=True):
     """What is trained."""
 
     name: ModelName = "lenet"
-    """mlp, lenet, resnet20, lstm, gpt, cosmo, or your own package.module:function"""
+    """mlp, lenet, resnet20, lstm, gpt, cosmo, symbol:FOLDER, or package.module:function"""
     args: dict[str, Plain | list[Plain]] = field(default_factory=dict)
     """arguments for the function that builds the model"""
 

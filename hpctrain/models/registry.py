@@ -3,11 +3,13 @@
 import importlib
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hpctrain.errors import ConfigError
 from hpctrain.models.cosmo import Cosmo
 from hpctrain.models.gpt import GPT
+from hpctrain.models.imported import load
 from hpctrain.models.lenet import LeNet
 from hpctrain.models.lstm import LSTMModel
 from hpctrain.models.mlp import MLP
@@ -40,8 +42,9 @@ def create(name: str, **args: Any) -> Block:
     Parameters
     ----------
     name : str
-        One of `names`, or ``package.module:function`` for a function or class that can be
-        imported and returns a block.
+        One of `names`, ``symbol:FOLDER`` for what ``import-mxnet`` wrote, or
+        ``package.module:function`` for a function or class that can be imported and returns a
+        block.
     **args
         Given to it.
 
@@ -50,10 +53,14 @@ def create(name: str, **args: Any) -> Block:
     ConfigError
         If there is no such model, or it does not take the arguments.
     """
-    make = _imported(name) if ":" in name else _KINDS.get(name)
+    if name.startswith("symbol:"):
+        make: Callable[..., Any] | None = partial(load, name.removeprefix("symbol:"))
+    else:
+        make = _imported(name) if ":" in name else _KINDS.get(name)
     if make is None:
         raise ConfigError(
-            f"model: got {name!r}, needed one of {', '.join(_KINDS)}, or module:function"
+            f"model: got {name!r}, needed one of {', '.join(_KINDS)}, module:function "
+            "or symbol:FOLDER"
         )
     try:
         inspect.signature(make).bind(**args)

@@ -49,7 +49,13 @@ def to_json(heads: Sequence[Entry]) -> str:
 
 def read(path: str | Path) -> list[Entry]:
     """Return the heads of the symbol in a file; see `from_json`."""
-    return from_json(Path(path).read_text("utf-8"), str(path))
+    try:
+        text = Path(path).read_text("utf-8")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: is no symbol of MXNet 1.x, since it is no text") from None
+    return from_json(text, str(path))
 
 
 def from_json(text: str, where: str = "symbol") -> list[Entry]:

@@ -4,9 +4,10 @@
     mx/bin/python tests/symbol/oracle/make_networks.py [FOLDER]
 
 Writes beside itself networks/NAME-symbol.json, networks.npz (outputs, gradients, state; large
-gradients as products with seeded vectors, see mxnet_zoo.summary), a file of arrays, and a
-symbol as an old release wrote it. With a FOLDER it compares instead: loads NAME-symbol.json
-from there, which another program wrote, and tells how much outputs and gradients differ.
+gradients as products with seeded vectors, see mxnet_zoo.summary), a file of arrays, a symbol
+as an old release wrote it, and checkpoints of a training. With a FOLDER it compares instead:
+loads NAME-symbol.json from there, which another program wrote, and tells how much outputs and
+gradients differ.
 """
 
 import json
@@ -19,6 +20,7 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
+from mxnet_digits import BATCH, OPTIMIZER, digits, network  # noqa: E402
 from mxnet_zoo import ZOO, draw, summary, text, words  # noqa: E402
 
 WHOLE = 600  # elements of a gradient that is kept as it is
@@ -111,6 +113,21 @@ def old_files():
     mx.sym.load_json(json.dumps(old)).save(str(HERE / "release-0.8-upgraded-symbol.json"))
 
 
+def checkpoints():
+    """A training of two epochs, and one more from its checkpoint."""
+    prefix = str(HERE / "digits")
+    data, label = digits()
+    mx.random.seed(3)
+    for begin in (0, 2):
+        module = mx.mod.Module.load(prefix, 2) if begin else mx.mod.Module(network(mx.sym))
+        source = mx.io.NDArrayIter(data, label, BATCH, label_name="softmax_label")
+        module.fit(
+            source, optimizer="sgd", optimizer_params=OPTIMIZER, begin_epoch=begin,
+            num_epoch=begin + 2 - begin // 2, initializer=mx.init.Xavier(),
+        )  # fmt: skip
+        module.save_checkpoint(prefix, 3 if begin else 2)
+
+
 def main():
     found = {}
     (HERE / "networks").mkdir(exist_ok=True)
@@ -122,6 +139,7 @@ def main():
             found[f"{name}/{key}"] = value
     np.savez_compressed(HERE / "networks.npz", **found)
     old_files()
+    checkpoints()
     kinds = {"arg:f4": "float32", "arg:f2": "float16", "arg:f8": "float64", "aux:u1": "uint8",
              "i4": "int32", "i1": "int8", "i8": "int64"}  # fmt: skip
     six = mx.nd.arange(6).reshape((2, 3))
