@@ -50,6 +50,14 @@ def _careless(graph: Graph, uses: Mapping[int, list[int]]) -> list[bool]:
     return found
 
 
+def _spreads(shape: Axes, over: Axes) -> bool:
+    """Return whether an array of ``shape`` can be broadcast to ``over``."""
+    if len(shape) > len(over):
+        return False
+    tail = over[len(over) - len(shape) :]
+    return all(n in (1, m) for n, m in zip(shape, tail, strict=True))
+
+
 @dataclass(frozen=True)
 class _Sight:
     """A graph, and what is known of each value and node."""
@@ -84,6 +92,8 @@ class _Sight:
             possible = TURNED[node.row.name](dict(node.attrs), plain) is not None
             return list(node.inputs) if possible and self.careless[place] else None
         if node.row.kind != "elementwise" or any(specs[v].shape != shape for v in node.outputs):
+            return None
+        if not all(_spreads(specs[v].shape, shape) for v in node.inputs):
             return None
         return [v for v in node.inputs if specs[v].shape == shape] or None
 

@@ -94,7 +94,7 @@ register(
 )
 register(
     Primitive(
-        "softmax_cross_entropy_grad", "elementwise", _xent_grad_infer, _xent_grad,
+        "softmax_cross_entropy_grad", "normalize", _xent_grad_infer, _xent_grad,
         _xent_grad_vjp, inplace=((0, 0),),
     )
 )  # fmt: skip

@@ -163,3 +163,22 @@ def test_a_network_with_channels_first_transposes_at_its_edges_only():
     results = [run_plan(g, [t.array.copy() for t in leaves], images) for g in (captured, graph)]
     for a, b in zip(*results, strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+def test_labels_are_not_taken_for_a_vector_that_is_broadcast():
+    """Rows and classes are as many, so that only the kind of the row can tell them apart."""
+    rng = np.random.default_rng(1)
+    weights = [Tensor(rng.standard_normal((4, 4)).astype(F4)) for _ in range(3)]
+    labels = Tensor(np.array([1, 0, 3, 2]))
+
+    def function(x):
+        a, b, c = (ops.transpose(w, (1, 0)) for w in weights)
+        return (ops.softmax_cross_entropy(a + b + c + x, labels),)
+
+    expected = eager(function, weights, [Tensor(np.zeros(4, F4))])
+    graph = capture_gradient(function, [Spec((4,), F4)], weights, weights)
+    arrays = [np.zeros(4, F4), np.ones((), F4)]
+    found = run_plan(optimise(graph, EXACT), [w.array for w in weights], arrays)
+
+    for a, b in zip(expected, found, strict=True):
+        assert a.tobytes() == b.tobytes()
