@@ -18,7 +18,7 @@ _PARTS = (
 # The words of MXNet: a module, or a name in a module, and where it is here.
 _WORDS = {
     "sym": "symbol", "nd": "symbol.nd", "AttrScope": "symbol:AttrScope",
-    "gluon": "train.gluon", "mod": "train.module", "module": "train.module",
+    "gluon": "train.gluon", "mod": "train.bucketing", "module": "train.bucketing",
     "model": "train.params",
     "callback": "train.callback", "metric": "train.metrics", "kv": "parallel.kvstore",
     "kvstore": "parallel.kvstore", "init": "nn.initializer", "initializer": "nn.initializer",

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.serial
     [
         ("sym", "FullyConnected"), ("symbol", "load_json"), ("nd", "array"), ("mod", "Module"),
         ("module", "load_checkpoint"), ("model", "load_checkpoint"),
-        ("model", "save_checkpoint"), ("gluon", "SymbolBlock"),
+        ("model", "save_checkpoint"), ("gluon", "SymbolBlock"), ("mod", "BucketingModule"),
         ("kv", "create"), ("kvstore", "create"),
         ("callback", "Speedometer"), ("metric", "create"), ("io", "NDArrayIter"),
         ("gluon", "Trainer"), ("init", "Xavier"), ("initializer", "Xavier"),

@@ -21,6 +21,7 @@ os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")
 
 from hpctrain.io.augment import RandomShift
 from hpctrain.io.batches import DataBatch, DataDesc, DataIter, ResizeIter
+from hpctrain.io.buckets import BucketSentenceIter
 from hpctrain.io.inspect import describe
 from hpctrain.io.iterators import NDArrayIter, RecordIter
 from hpctrain.io.layouts import Column, open_records
@@ -33,6 +34,7 @@ from hpctrain.io.writer import ShardWriter, write_manifest, write_shard
 
 __all__ = [
     "Batch",
+    "BucketSentenceIter",
     "Column",
     "DataBatch",
     "DataDesc",

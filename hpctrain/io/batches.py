@@ -10,12 +10,17 @@ __all__ = ["DataBatch", "DataDesc", "DataIter", "ResizeIter"]
 
 
 class DataDesc(NamedTuple):
-    """Name and shape of one array of a batch; the shape's first length is the batch size."""
+    """Name and shape of one array of a batch, and which axes these are."""
 
     name: str
     shape: tuple[int, ...]
     dtype: Any = np.float32
     layout: str = "NCHW"
+
+    @property
+    def batch_axis(self) -> int:
+        """The axis that counts rows: that of the N in ``layout``, the first without one."""
+        return max(0, self.layout.find("N"))
 
 
 @dataclass(eq=False)
@@ -29,6 +34,10 @@ class DataBatch:
         Rows at the end that are there to fill the batch, and count for nothing.
     index : ndarray or None
         Numbers of the records, where they are known.
+    bucket_key : Any
+        Of a `BucketingModule`: which symbol the batch is for.
+    provide_data, provide_label : list of DataDesc, optional
+        Names and shapes, where they differ from batch to batch.
     """
 
     data: list[Any]
@@ -37,11 +46,17 @@ class DataBatch:
     index: Any = None
     provide_data: list[DataDesc] | None = None
     provide_label: list[DataDesc] | None = None
+    bucket_key: Any = None
+
+    @property
+    def batch_axis(self) -> int:
+        """The axis of the arrays that counts rows."""
+        return self.provide_data[0].batch_axis if self.provide_data else 0
 
     @property
     def count(self) -> int:
         """Rows that are real."""
-        return int(self.data[0].shape[0]) - self.pad
+        return int(self.data[0].shape[self.batch_axis]) - self.pad
 
 
 class DataIter(ABC):

@@ -9,6 +9,7 @@ from hpctrain.autograd import Spec, Tensor, backward, pause, record
 from hpctrain.backend import Device, empty, to_device
 from hpctrain.errors import ConfigError, ShapeError
 from hpctrain.graph.cached import CachedGraph
+from hpctrain.graph.pool import Pool
 from hpctrain.symbol.evaluate import run
 from hpctrain.symbol.node import Entry, auxiliary, in_order
 from hpctrain.symbol.streams import make_stream
@@ -31,6 +32,8 @@ class Executor:
         ``write``, ``add`` or ``null`` for each argument.
     seed : int
         Of the random numbers that ``Dropout`` draws.
+    pool : Pool, optional
+        Working memory, which executors share that do not run at the same time.
 
     Attributes
     ----------
@@ -50,6 +53,7 @@ class Executor:
         requests: Mapping[str, str],
         aux: Mapping[str, Tensor],
         seed: int = 0,
+        pool: Pool | None = None,
     ) -> None:
         self._heads, self.ctx, self._requests = list(heads), ctx, dict(requests)
         self._nodes = in_order(heads)
@@ -61,7 +65,8 @@ class Executor:
         self.aux_dict = {name: _wrapped(tensor) for name, tensor in aux.items()}
         self._drawing = [node for node in self._nodes if node.operator and node.operator.random]
         self._streams = [make_stream(seed, node.name, ctx) for node in self._drawing]
-        self._graph = CachedGraph(self._function, [*self.aux_arrays, *self._streams])
+        self._graph = CachedGraph(self._function, [*self.aux_arrays, *self._streams], pool)
+        self.pool = self._graph.pool
         self.outputs: list[Any] = []
 
     def _argument(self, name: str, tensor: Tensor, grads: Mapping[str, Tensor]) -> Any:
@@ -88,6 +93,10 @@ class Executor:
     def arg_arrays(self) -> list[Any]:
         """The arguments, in the order of ``list_arguments``."""
         return [self.arg_dict[node.name] for node in self._arguments]
+
+    def request(self, name: str) -> str:
+        """Return ``write``, ``add`` or ``null``: what becomes of an argument's gradient."""
+        return self._requests[name]
 
     @property
     def grad_arrays(self) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hpctrain import control as contrib
 from hpctrain.autograd import Tensor, as_tensor
 from hpctrain.backend import CPU, Device
 from hpctrain.errors import ConfigError
@@ -19,7 +20,7 @@ from hpctrain.ops.mxnet import ALIASES, OPERATORS
 from hpctrain.ops.mxnet_row import Operator, parse_attrs, text_of
 from hpctrain.symbol.arrays import read_arrays, write_arrays
 
-__all__ = ["NDArray", "array", "full", "load", "ones", "save", "waitall", "zeros"]
+__all__ = ["NDArray", "array", "contrib", "full", "load", "ones", "save", "waitall", "zeros"]
 
 NDArray = Tensor
 

@@ -194,7 +194,7 @@ class Symbol:
             self.heads, ctx, args, {}, gradient_requests(names, grad_req), aux, seed
         )
 
-    def bind(
+    def bind(  # noqa: PLR0913 (MXNet's signature)
         self,
         ctx: Device,
         args: Given,
@@ -202,6 +202,7 @@ class Symbol:
         grad_req: Any = "write",
         aux_states: Given = None,
         seed: int = 0,
+        shared_exec: Executor | None = None,
     ) -> Executor:
         """Bind to arrays of the caller, which are used as they are.
 
@@ -216,6 +217,8 @@ class Symbol:
         grad_req : str, sequence or mapping
         aux_states : sequence or mapping of Tensor, optional
         seed : int
+        shared_exec : Executor, optional
+            Whose working memory is used; only one of them may run at a time.
         """
         names = self.list_arguments()
         grads = by_name("args_grad", names, args_grad, partly=True)
@@ -224,7 +227,8 @@ class Symbol:
             requests = {n: r if n in grads else "null" for n, r in requests.items()}
         aux = by_name("aux_states", self.list_auxiliary_states(), aux_states)
         given = by_name("args", names, args)
-        return Executor(self.heads, ctx, given, grads, requests, aux, seed)
+        pool = None if shared_exec is None else shared_exec.pool
+        return Executor(self.heads, ctx, given, grads, requests, aux, seed, pool)
 
     def eval(self, ctx: Device = CPU, **args: Any) -> list[Any]:
         """Return the outputs for arguments and state given by name, without gradients."""

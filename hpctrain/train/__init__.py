@@ -9,8 +9,9 @@ one HDF5 file (``arrayfile``).  Signals, a stop file and a time limit only raise
 Numbers about the test set are exact (``metrics``): ranks add sums and counts, never means.
 Rank 0 alone speaks (``console``), with a live bar on a terminal and plain lines elsewhere.
 
-``module`` and ``gluon`` hold MXNet's two ways to train, `Module.fit` on a symbol and `Trainer`
-on a block, with their ``callback``; they have loop, store and checkpoint files of their own.
+``module`` and ``bucketing`` (`Module.fit` on symbols) and ``gluon`` (`Trainer` on a block) hold
+MXNet's ways to train, with their ``callback``; they have loop, store and checkpoint files of
+their own.
 
 The others take plain values and host arrays.  They know neither the configuration nor MPI:
 where ranks must agree, one decides and its caller broadcasts.

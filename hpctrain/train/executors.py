@@ -12,6 +12,7 @@ from hpctrain.io import DataBatch, DataDesc
 from hpctrain.io.sampler import part
 from hpctrain.ops import concat
 from hpctrain.symbol import Symbol
+from hpctrain.symbol.binding import zeros
 from hpctrain.symbol.evaluate import infer
 from hpctrain.symbol.executor import Executor
 
@@ -31,6 +32,9 @@ class Executors:
         ``write``, ``add`` or ``null`` for each argument.
     seed : int
         Of random numbers.
+    shared : Executors, optional
+        Of the same devices: what is no data is taken from these, arrays and gradients, and so
+        is working memory.
 
     Notes
     -----
@@ -38,7 +42,7 @@ class Executors:
     divide; a device without rows does nothing, and its gradients are 0.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a symbol is bound to)
         self,
         symbol: Symbol,
         devices: Sequence[Device],
@@ -46,6 +50,7 @@ class Executors:
         label: Sequence[DataDesc],
         requests: Mapping[str, str],
         seed: int = 0,
+        shared: "Executors | None" = None,
     ) -> None:
         self.data, self.label = list(data), list(label)
         self.devices = list(devices)
@@ -60,12 +65,55 @@ class Executors:
         types = {d.name: d.dtype for d in described}
         self.specs, outputs = infer(symbol.heads, shapes, types)
         self._outputs = [spec for spec in outputs if spec is not None]
+        if len(self.devices) > 1 and any(desc.batch_axis for desc in data):
+            raise ConfigError(
+                f"bind: got the layout {data[0].layout!r} for several devices, needed rows "
+                "first, to divide them"
+            )
         self.executors: list[Executor] = [
             symbol.simple_bind(device, dict(requests), types, seed, **shapes)
-            for device in devices
+            if shared is None
+            else self._beside(shared.executors[place], symbol, requests, seed)
+            for place, device in enumerate(devices)
         ]
         self._requests = requests
+        # Gradients of a shared module that this symbol has no part in.
+        others = [] if shared is None else zip(self.executors, shared.executors, strict=True)
+        self._absent = [
+            gradient
+            for mine, other in others
+            for name, gradient in other.grad_dict.items()
+            if name not in mine.arg_dict and other.request(name) == "write"
+        ]
         self._active: list[Executor] = []
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch on this rank."""
+        return int(self.data[0].shape[self.data[0].batch_axis])
+
+    def _beside(
+        self, other: Executor, symbol: Symbol, requests: Mapping[str, str], seed: int
+    ) -> Executor:
+        """Bind to the parameters and state of another executor."""
+        described = {desc.name for desc in (*self.data, *self.label)}
+        names = [name for name in symbol.list_arguments() if name not in described]
+        states = symbol.list_auxiliary_states()
+        for name in (*names, *states):
+            known = other.arg_dict.get(name, other.aux_dict.get(name))
+            if known is None or known.spec != self.specs[name]:
+                raise ConfigError(
+                    f"bind: got {name!r} of {self.specs[name]}, but the shared module has "
+                    f"{'none' if known is None else known.spec}"
+                )
+        fresh = {name: zeros(self.specs[name], other.ctx) for name in described & {*self.specs}}
+        args = {**fresh, **{name: other.arg_dict[name] for name in names}}
+        grads = {name: other.grad_dict[name] for name in names if name in other.grad_dict}
+        grads |= {
+            n: zeros(t.spec, other.ctx) for n, t in fresh.items() if requests[n] != "null"
+        }
+        aux = {name: other.aux_dict[name] for name in states}
+        return symbol.bind(other.ctx, args, grads, dict(requests), aux, seed, other)
 
     def forward(self, batch: DataBatch, is_train: bool, row: int = 0) -> None:
         """Compute the outputs of a batch.
@@ -106,6 +154,8 @@ class Executors:
 
     def backward(self, out_grads: Sequence[Tensor] | None = None) -> None:
         """Compute the gradients of the last batch on each device."""
+        for gradient in self._absent:
+            gradient.array[...] = 0
         start = 0
         for executor in self.executors:
             if executor not in self._active:

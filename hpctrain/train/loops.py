@@ -18,6 +18,7 @@ from hpctrain.io import DataBatch, DataIter
 from hpctrain.train import metrics
 from hpctrain.train.callback import BatchEndParam
 from hpctrain.train.metrics import MetricSet
+from hpctrain.train.values import real_rows
 
 __all__ = ["Loops"]
 
@@ -242,7 +243,7 @@ class Loops(ABC):
         found = []
         for batch in _limited(eval_data, num_batch):
             self.forward(batch, is_train=False)
-            found.append([out[: batch.count] for out in self.get_outputs()])
+            found.append([real_rows(out, batch) for out in self.get_outputs()])
         if not merge_batches or not found:
             return found
         merged = [ops.concat(list(column)) for column in zip(*found, strict=True)]

@@ -18,14 +18,9 @@ from hpctrain.parallel.updater import Updater
 from hpctrain.symbol import Symbol
 from hpctrain.train.executors import Executors, label_shapes_of
 from hpctrain.train.loops import Loops
-from hpctrain.train.params import (
-    Params,
-    load_checkpoint,
-    load_params,
-    save_checkpoint,
-)
+from hpctrain.train.params import Params, load_checkpoint, load_params, save_checkpoint
 from hpctrain.train.store import ParameterStore, make_updater
-from hpctrain.train.values import check_names, mean_of, set_values
+from hpctrain.train.values import check_names, mean_of, set_values, update_metric
 
 __all__ = ["Module", "load_checkpoint", "load_params", "save_checkpoint"]
 
@@ -107,15 +102,15 @@ class Module(Loops):
     def _trained(self) -> list[str]:
         return [name for name in self.param_names if name not in self._fixed]
 
-    def bind(
+    def bind(  # type: ignore[override]  # noqa: PLR0913 (MXNet's signature)
         self,
         data_shapes: Sequence[Any],
         label_shapes: Sequence[Any] | None = None,
         for_training: bool = True,
         inputs_need_grad: bool = False,
         force_rebind: bool = False,
+        shared_module: "Module | None" = None,
         grad_req: str = "write",
-        **_: Any,
     ) -> None:
         """Make executors for batches of these shapes; other batch sizes work as well.
 
@@ -126,6 +121,8 @@ class Module(Loops):
             Whether gradients will be wanted, and those of the data.
         force_rebind : bool
             Bind anew if it is bound already.
+        shared_module : Module, optional
+            Whose parameters, state, gradients and working memory are used as they are.
         grad_req : {"write", "add", "null"}
         """
         if self.binded and not force_rebind:
@@ -136,16 +133,17 @@ class Module(Loops):
         label = [DataDesc(*d) for d in label_shapes or ()]
         requests = dict.fromkeys(self.symbol.list_arguments(), "null")
         if for_training:
-            requests.update(dict.fromkeys(self._trained, grad_req))
-            requests.update(
-                dict.fromkeys(self.data_names if inputs_need_grad else (), grad_req)
-            )
+            wanted = [*self._trained, *(self.data_names if inputs_need_grad else ())]
+            requests.update(dict.fromkeys(wanted, grad_req))
         self.for_training = for_training
         label = label or label_shapes_of(self.symbol, data, self.label_names)
+        shared = None if shared_module is None else shared_module._bound
         self._executors = Executors(
-            self.symbol, self._devices, data, label, requests, self._seed
+            self.symbol, self._devices, data, label, requests, self._seed, shared
         )
-        if self._params is not None:
+        if shared_module is not None:
+            self.params_initialized = shared_module.params_initialized
+        elif self._params is not None:
             self.init_params(force_init=True)
 
     def init_params(  # type: ignore[override]
@@ -221,13 +219,17 @@ class Module(Loops):
             return
         if isinstance(kvstore, str):
             kvstore = stores.create(kvstore)
-        rows = self._bound.data[0].shape[0] * (kvstore.num_workers if kvstore else 1)
+        rows = self._bound.rows * (kvstore.num_workers if kvstore else 1)
         names = self._trained
         updater = make_updater(optimizer, optimizer_params, self.symbol, names, 1 / rows)
         self._store = ParameterStore(self._bound, kvstore, updater, names, self.aux_names)
         if self._states is not None:
             self._store.load_states(self._states)
         self._states = None
+
+    def borrow_optimizer(self, shared_module: "Module") -> None:
+        """Use optimizer and store of a module that has the same parameters."""
+        self._store = shared_module._store
 
     @property
     def _parameters(self) -> ParameterStore:
@@ -250,7 +252,7 @@ class Module(Loops):
         training = self.for_training if is_train is None else is_train
         rank = self._store.kv.rank if self._store is not None else 0
         self._batch = data_batch
-        self._bound.forward(data_batch, training, rank * self._bound.data[0].shape[0])
+        self._bound.forward(data_batch, training, rank * self._bound.rows)
 
     def backward(self, out_grads: Any = None) -> None:
         """Compute the gradients of the last batch, from cotangents of the outputs if given."""
@@ -271,10 +273,7 @@ class Module(Loops):
     def update_metric(self, eval_metric: Any, labels: Sequence[Any]) -> None:
         """Add the real rows of the last batch to a metric."""
         assert self._batch is not None, "update_metric: call forward first"
-        rows = self._batch.count
-        outputs = self.get_outputs()
-        for output, label in zip(outputs, labels or outputs, strict=False) if rows else ():
-            eval_metric.update(output.array[:rows], label.array[:rows])
+        update_metric(eval_metric, self.get_outputs(), labels, self._batch)
 
     def end_epoch(self) -> None:
         """Let all devices and ranks have the mean of the running statistics."""

@@ -7,11 +7,12 @@ import numpy as np
 
 from hpctrain.autograd import Tensor
 from hpctrain.errors import ConfigError
+from hpctrain.io import DataBatch
 from hpctrain.symbol import Symbol
 from hpctrain.train.executors import Executors
 from hpctrain.train.params import first_value
 
-__all__ = ["check_names", "mean_of", "set_values"]
+__all__ = ["check_names", "mean_of", "real_rows", "set_values", "update_metric"]
 
 
 def check_names(
@@ -59,3 +60,38 @@ def mean_of(tensors: Sequence[Any]) -> np.ndarray:
         total += other.asnumpy()
     total /= len(tensors)
     return total
+
+
+def real_rows(value: Any, batch: DataBatch) -> Any:
+    """Return what belongs to the real rows of a batch.
+
+    Parameters
+    ----------
+    value : array or Tensor
+        One row for each of the batch; or, for steps of sequences, one for each row and step,
+        in the order in which the batch holds them.
+    batch : DataBatch
+    """
+    if not batch.pad:
+        return value
+    count, total = batch.count, batch.count + batch.pad
+    if batch.batch_axis == 0:
+        return value[: value.shape[0] // total * count]
+    steps = batch.data[0].shape[0]
+    if value.shape[:2] == (steps, total):
+        return value[:, :count]
+    rest = value.shape[1:]
+    return value.reshape(steps, total, *rest)[:, :count].reshape(steps * count, *rest)
+
+
+def update_metric(
+    metric: Any, outputs: Sequence[Any], labels: Sequence[Any], batch: DataBatch
+) -> None:
+    """Add the real rows of a batch to a metric; labels of sequences may lie in one list."""
+    if not batch.count:
+        return
+    for output, label in zip(outputs, labels or outputs, strict=False):
+        scores, wanted = (real_rows(t.array, batch) for t in (output, label))
+        if len(scores) != len(wanted) and len(scores) == wanted.size:
+            wanted = wanted.reshape(-1)
+        metric.update(scores, wanted)

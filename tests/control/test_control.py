@@ -8,6 +8,7 @@ from hpctrain import control, nn, ops
 from hpctrain.autograd import Tensor, assign, backward, check_gradients, record
 from hpctrain.errors import ConfigError, ShapeError
 from hpctrain.graph.cached import CachedGraph
+from hpctrain.symbol import nd
 
 pytestmark = pytest.mark.serial
 SEEDS = range(6)
@@ -216,6 +217,12 @@ def test_a_branch_may_assign_state():
 
     assert have == [2.0, -4.0, 6.0]
     assert count.asnumpy().tolist() == [3.0, 3.0]
+
+
+def test_nd_has_them_too():
+    y, s = nd.contrib.foreach(lambda x, s: (x * s, s + x), nd.array([1, 2, 3]), nd.array([1]))
+
+    assert (y.asnumpy().ravel().tolist(), float(s)) == ([1.0, 4.0, 12.0], 7.0)
 
 
 def test_python_control_flow_goes_on_in_eager_execution():
