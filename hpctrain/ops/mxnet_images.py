@@ -32,10 +32,11 @@ def _lrn(data: Any, *, nsize: int, alpha: float, beta: float, knorm: float) -> A
     """
     if nsize < 1 or nsize % 2 == 0:
         raise ConfigError(f"LRN: got nsize {nsize}, needed an odd number")
-    n, half = data.shape[1], nsize // 2
+    n = data.shape[1]
+    half = min(nsize // 2, n)  # beyond the last channel there are zeros only
     wide = pad(square(data), [(0, 0), (half, half), *[(0, 0)] * (data.ndim - 2)])
     total = wide[:, 0:n]
-    for first in range(1, nsize):
+    for first in range(1, 2 * half + 1):
         total = total + wide[:, first : first + n]
     return data * power(total * (alpha / nsize) + knorm, -beta)
 

@@ -14,6 +14,7 @@ from hpctrain.ops.linalg import dense
 from hpctrain.ops.movement import expand_dims, flatten, reshape, transpose
 from hpctrain.ops.mxnet_row import (
     BOOL,
+    DTYPE,
     FLOAT,
     INT,
     SHAPE,
@@ -175,7 +176,7 @@ LAYERS = (
     ),
     Operator(
         "Embedding", _embedding, ("data", "weight"),
-        {"input_dim": INT, "output_dim": INT, "dtype": TEXT.or_else("float32")},
+        {"input_dim": INT, "output_dim": INT, "dtype": DTYPE.or_else("float32")},
         shapes=_embedding_shapes,
     ),
     Operator("Flatten", lambda data: flatten(data)),

@@ -17,6 +17,7 @@ from hpctrain.ops.mxnet_row import (
     AXES,
     BOOL,
     BOUNDS,
+    DTYPE,
     FLOAT,
     INT,
     MAYBE_FLOAT,
@@ -236,7 +237,7 @@ _REDUCE = {"axis": AXES, "keepdims": BOOL.or_else(False), "exclude": BOOL.or_els
 _PRODUCT = {"transpose_a": BOOL.or_else(False), "transpose_b": BOOL.or_else(False)}
 _TEMPER = {
     "axis": INT.or_else(-1), "temperature": MAYBE_FLOAT,
-    "dtype": TEXT.or_else("None"), "use_length": BOOL.or_else(False),
+    "dtype": DTYPE.or_else("None"), "use_length": BOOL.or_else(False),
 }  # fmt: skip
 _PAIR = ("lhs", "rhs")
 
@@ -255,7 +256,7 @@ MATH = (
     Operator("log_softmax", _softmax(log_softmax), attrs=_TEMPER),
     Operator("clip", lambda data, a_min, a_max: clip(data, a_min, a_max),
              attrs={"a_min": FLOAT, "a_max": FLOAT}),
-    Operator("Cast", lambda data, dtype: cast(data, dtype), attrs={"dtype": TEXT}),
+    Operator("Cast", lambda data, dtype: cast(data, dtype), attrs={"dtype": DTYPE}),
     Operator("Reshape", _reshape,
              attrs={"shape": SHAPE.or_else(()), "reverse": BOOL.or_else(False),
                     "target_shape": SHAPE.or_else(()), "keep_highest": BOOL.or_else(False)}),
@@ -278,7 +279,7 @@ MATH = (
                                  "constant_value": FLOAT.or_else(0.0)}),
     Operator("one_hot", _one_hot, ("indices",),
              {"depth": INT, "on_value": FLOAT.or_else(1.0), "off_value": FLOAT.or_else(0.0),
-              "dtype": TEXT.or_else("float32")}),
+              "dtype": DTYPE.or_else("float32")}),
     Operator("pick", _pick, ("data", "index"),
              {"axis": INT.or_else(-1), "keepdims": BOOL.or_else(False),
               "mode": TEXT.or_else("clip")}),

@@ -15,6 +15,7 @@ from hpctrain.ops.movement import broadcast_to, reshape
 from hpctrain.ops.mxnet_row import (
     AXES,
     BOOL,
+    DTYPE,
     FLOAT,
     INT,
     MAYBE_FLOAT,
@@ -137,7 +138,7 @@ def _arange(*, like: Any, **attrs: Any) -> Any:
     return as_tensor(np.repeat(numbers, attrs["repeat"]), like)
 
 
-_MADE = {"shape": SHAPE.or_else(()), "dtype": TEXT.or_else("float32")}
+_MADE = {"shape": SHAPE.or_else(()), "dtype": DTYPE.or_else("float32")}
 _PAIR = ("lhs", "rhs")
 _COMPARE = {
     "equal": compare.equal, "not_equal": compare.not_equal, "greater": compare.greater,
@@ -182,6 +183,6 @@ MORE = (
     Operator("_full", _filled(None), (), {**_MADE, "value": FLOAT}, source=True),
     Operator("_arange", _arange, (),
              {"start": FLOAT, "stop": MAYBE_FLOAT, "step": FLOAT.or_else(1.0),
-              "repeat": INT.or_else(1), "dtype": TEXT.or_else("float32"),
+              "repeat": INT.or_else(1), "dtype": DTYPE.or_else("float32"),
               "infer_range": BOOL.or_else(False)}, source=True),
 )  # fmt: skip

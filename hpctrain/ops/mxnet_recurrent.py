@@ -39,6 +39,7 @@ from hpctrain.ops.slicing import concat, stack
 
 __all__ = ["RECURRENT", "weight_shapes"]
 
+_LAYERS = 1000
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 
 
@@ -79,6 +80,11 @@ def _refuse(attrs: Attrs) -> None:
     for name in ("projection_size", "lstm_state_clip_min", "lstm_state_clip_max"):
         if attrs[name] is not None:
             raise ConfigError(f"RNN: got {name} {attrs[name]}, needed None")
+    if not 0 < attrs["num_layers"] <= _LAYERS or attrs["state_size"] < 1:
+        raise ConfigError(
+            f"RNN: got {attrs['num_layers']} layers of {attrs['state_size']} states, needed 1 "
+            f"to {_LAYERS} layers of at least 1"
+        )
     if attrs["use_sequence_length"]:
         raise ConfigError("RNN: got use_sequence_length, needed sequences of one length")
 

@@ -12,7 +12,7 @@ from typing import Any
 from hpctrain.errors import ConfigError
 
 __all__ = [
-    "AXES", "BOOL", "BOUNDS", "FLOAT", "IGNORED", "INT", "MAYBE_BOOL", "MAYBE_FLOAT",
+    "AXES", "BOOL", "BOUNDS", "DTYPE", "FLOAT", "IGNORED", "INT", "MAYBE_BOOL", "MAYBE_FLOAT",
     "MAYBE_INT", "SHAPE", "TEXT", "Attr", "Attrs", "Operator", "Shape", "Shapes", "first_shape",
     "no_bias", "parse_attrs", "text_of",
 ]  # fmt: skip
@@ -20,6 +20,9 @@ __all__ = [
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
 Attrs = Mapping[str, Any]
+_DTYPES = frozenset(
+    {"float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool", "None"}
+)
 _INTEGER = re.compile(r"[+-]?\d{1,19}L?")
 _SHAPE = re.compile(r"[(\[]\s*((?:(?:[+-]?\d{1,19}L?|None)\s*,?\s*)*)[)\]]")
 
@@ -64,6 +67,13 @@ def _bounds(text: str) -> tuple[int | None, ...]:
     return tuple(None if part == "None" else _int(part) for part in parts)
 
 
+def _dtype(text: str) -> str:
+    """Read a name of numbers that arrays may have."""
+    if text not in _DTYPES:
+        raise ValueError(text)
+    return text
+
+
 def _maybe(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: None if text == "None" else read(text)
 
@@ -82,6 +92,7 @@ class Attr:
         return Attr(self.read, self.what, default, False)
 
 
+DTYPE = Attr(_dtype, "a dtype such as float32")
 BOOL = Attr(_bool, "True or False")
 INT = Attr(_int, "a whole number")
 FLOAT = Attr(float, "a number")

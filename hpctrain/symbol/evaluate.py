@@ -6,8 +6,8 @@ the length with which the operators behind it agree; only lengths that are given
 question.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from hpctrain.ops.mxnet_row import SHAPE, Shape
 from hpctrain.symbol.node import Entry, Node, auxiliary, in_order
 
 __all__ = ["Shape", "infer", "run"]
+
+# What comes of settings that fit no input: of wrong lengths, of axes that are not there.
+_FAULTS = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, AssertionError)
 
 
 def run(
@@ -81,12 +84,26 @@ def _apply(
         if "shape" in attrs:
             attrs["shape"] = tuple(n or length for n in attrs["shape"])
     group = node.texts.get("__ctx_group__")
+    with _telling(node, inputs), nullcontext() if group is None else marked(**{GROUP: group}):
+        results = node.operator.function(*inputs, **attrs)
+    return as_tuple(results)
+
+
+@contextmanager
+def _telling(node: Node, inputs: Sequence[Any]) -> Iterator[None]:
+    """Tell which node is at fault, and what it was to work on if no operation refused it."""
+    assert node.operator is not None
+    what = f"the node {node.name!r}, operator {node.operator.name}"
     try:
-        with nullcontext() if group is None else marked(**{GROUP: group}):
-            return as_tuple(node.operator.function(*inputs, **attrs))
+        yield
     except HpctrainError as error:
-        error.add_note(f"in the node {node.name!r}, operator {node.operator.name}")
+        error.add_note(f"in {what}")
         raise
+    except _FAULTS as error:
+        shapes = ", ".join(str(getattr(x, "shape", x)) for x in inputs)
+        raise ShapeError(
+            f"{what}: does not fit shapes {shapes} with {dict(node.texts)}: {error!r}"
+        ) from error
 
 
 class _Inference:
@@ -125,9 +142,12 @@ class _Inference:
         shapes = [self.shape(entry) for entry in node.inputs[:count]]
         known = shapes if node.operator.any_shape else shapes[:1]
         if node.operator.shapes and any(shape is not None for shape in known):
-            self._complete(node, shapes, node.operator.shapes(node.attrs, shapes))
+            with _telling(node, shapes):
+                wanted = node.operator.shapes(node.attrs, shapes)
+            self._complete(node, shapes, wanted)
         if node.operator.aux_shapes and shapes[0] is not None:
-            wanted = node.operator.aux_shapes(node.attrs, shapes)
+            with _telling(node, shapes):
+                wanted = node.operator.aux_shapes(node.attrs, shapes)
             self._complete(node, [None] * len(wanted), wanted, count)
         if _is_open(node) and not self.length:
             return

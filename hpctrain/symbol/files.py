@@ -17,6 +17,7 @@ from hpctrain.symbol.node import Entry, Node, in_order
 
 __all__ = ["from_json", "read", "to_json"]
 
+OUTPUTS = 2**16  # of one node
 VERSION = 10901  # the release of MXNet whose layout this is: 1.9.1
 
 
@@ -79,7 +80,7 @@ def from_json(text: str, where: str = "symbol") -> list[Entry]:
         release = legacy.release_of(whole)
         rows = [_Row(row) for row in whole["nodes"]]
         heads = [_entry(head) for head in whole["heads"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{where}: is no symbol of MXNet 1.x: {type(error).__name__} {error}"
         ) from None
@@ -103,6 +104,7 @@ class _Row:
         self.inputs = [_entry(entry) for entry in row["inputs"]]
         if not all(isinstance(t, str) for t in (self.op, self.name, *self.texts.values())):
             raise TypeError(f"names and attributes of node {self.name!r} are not all text")
+        "".join((self.name, *self.texts, *self.texts.values())).encode("utf-8")
 
     @property
     def operator(self) -> Operator | None:
@@ -151,6 +153,7 @@ def _node(where: str, row: _Row, inputs: list[Entry], release: int) -> Node:
     slots = [*operator.inputs, *operator.aux]
     texts, of_inputs = legacy.divide(legacy.settings(operator, row.texts, release), slots)
     attrs = parse_attrs(f"{where}: node {row.name!r}", operator, texts)
+    _check_counts(where, row, operator, attrs)
     names = [*operator.input_names(attrs), *operator.aux]
     legacy.missing(operator, row.name, names, inputs, texts, release)
     if len(inputs) != len(names):
@@ -161,3 +164,17 @@ def _node(where: str, row: _Row, inputs: list[Entry], release: int) -> Node:
         if below.operator is None:
             below.texts.update(of_inputs.get(name, {}))
     return Node(operator, row.name, texts, tuple(inputs), attrs)
+
+
+def _check_counts(where: str, row: _Row, operator: Operator, attrs: Mapping[str, Any]) -> None:
+    """Refuse numbers of inputs and outputs before lists of that length are made."""
+    if operator.count and attrs[operator.count] != len(row.inputs):
+        raise DataError(
+            f"{where}: node {row.name!r} has {len(row.inputs)} inputs, needed "
+            f"{attrs[operator.count]}, its {operator.count}"
+        )
+    if not 0 < operator.outputs(attrs) <= OUTPUTS:
+        raise DataError(
+            f"{where}: node {row.name!r} has {operator.outputs(attrs)} outputs, needed 1 to "
+            f"{OUTPUTS}"
+        )
