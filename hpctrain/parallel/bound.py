@@ -1,19 +1,23 @@
 """A training plan for one shape of batch, bound to the flat buffers and cut into segments."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hpctrain import backend
 from hpctrain.graph.budget import Memory
+from hpctrain.graph.cached import Statistics
 from hpctrain.graph.execute import Executor
+from hpctrain.graph.plan import Plan
 from hpctrain.graph.pool import Pool
+from hpctrain.graph.recent import Recent
 from hpctrain.graph.segments import cut
 from hpctrain.parallel.program import Objective, training_plan
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Work
 
-__all__ = ["BoundStep"]
+__all__ = ["BoundStep", "BoundSteps"]
 
 DRAWS = 2**20  # numbers of a stream's counter that one step may use
 
@@ -78,3 +82,36 @@ class BoundStep:
         riders[CORRECT] = self.correct
         riders[STOP] = stop
         riders[COUNT] = work.count
+
+
+class BoundSteps:
+    """The shapes of batches met lately, in one piece of working memory.
+
+    Parameters
+    ----------
+    objective : Objective
+    state : ModelState
+
+    Notes
+    -----
+    Only one of them may run at a time. A step that was dropped goes on if it is under way.
+    """
+
+    def __init__(self, objective: Objective, state: ModelState) -> None:
+        self._objective, self._state = objective, state
+        self._kept: Recent[BoundStep] = Recent()
+        self._pool, self._calls = Pool(), 0
+
+    def get(self, specs: Any) -> BoundStep:
+        """Return what runs batches of ``specs``; captured anew if it is not there."""
+        self._calls += 1
+        make = partial(BoundStep, self._objective, self._state, specs, self._pool)
+        return self._kept.get(specs, make)
+
+    def first_plan(self) -> Plan:
+        """Return the plan of the shape that was used longest ago: at the start the first."""
+        return next(iter(self._kept)).plan
+
+    def statistics(self) -> Statistics:
+        """Return the counts so far."""
+        return Statistics(self._calls, self._kept.made, len(self._kept), self._pool.nbytes)

@@ -20,12 +20,11 @@ from hpctrain.autograd import Spec
 from hpctrain.comm.group import Group
 from hpctrain.engine import Engine
 from hpctrain.errors import EngineError
+from hpctrain.graph.cached import Statistics
 from hpctrain.graph.plan import Plan
-from hpctrain.graph.pool import Pool
-from hpctrain.graph.recent import Recent
 from hpctrain.graph.segments import Segment
 from hpctrain.optim import Optimizer, Schedule, clip_scale, sum_of_squares
-from hpctrain.parallel.bound import BoundStep
+from hpctrain.parallel.bound import BoundStep, BoundSteps
 from hpctrain.parallel.exchange import AllReduce, Alone, Exchange
 from hpctrain.parallel.flat import Slice
 from hpctrain.parallel.meter import Meter
@@ -84,8 +83,7 @@ class DataParallel:
         self._exchange: Exchange = Alone()
         if group.size > 1:
             self._exchange = AllReduce(group, sent, self.options.pause_s)
-        self._bound: Recent[BoundStep] = Recent()
-        self._pool = Pool()  # one run at a time: `_arena` stands for it in the engine
+        self._bound = BoundSteps(objective, state)  # one runs at a time, as `_arena` says
         self._order: list[int] = []
         # Slices of nothing but padding, which no segment makes final.
         self._empty = [s.index for s in flat.slices if s.index and not s.parameters]
@@ -111,7 +109,7 @@ class DataParallel:
         slice with the riders is the last.
         """
         key = (tuple(inputs), tuple(targets))
-        bound = self._bound_for(key)
+        bound = self._bound.get(key)
         if not self._order:
             final = [s for segment in bound.segments for s in segment.final]
             order = [*self._empty, *(s for s in final if s != 0), 0]
@@ -119,7 +117,11 @@ class DataParallel:
 
     def plan_of_first_shape(self) -> Plan:
         """Return the plan that `prepare` made first."""
-        return next(iter(self._bound)).plan
+        return self._bound.first_plan()
+
+    def statistics(self) -> Statistics:
+        """Return how many batches were run and shapes captured, and what that keeps."""
+        return self._bound.statistics()
 
     def step(self, work: Work) -> int:
         """Push one step and return its number, for `result`; after `prepare`."""
@@ -160,7 +162,7 @@ class DataParallel:
         begun = 0
         parts = cut_work(work, self.options.shard)
         for place, part in enumerate(parts):
-            bound = self._bound_for(part.specs())
+            bound = self._bound.get(part.specs())
             self._push_feed(bound, part, number)
             for segment in bound.segments:
                 self._push_segment(bound, segment)
@@ -171,11 +173,6 @@ class DataParallel:
             self._push_riders(bound, part)
             self._push_sums([0], place == 0)
         return begun
-
-    def _bound_for(self, key: Any) -> BoundStep:
-        """Return what runs batches of the specs ``key``; captured anew if it is not there."""
-        given = (self.objective, self.state, key, self._pool, self.options.memory)
-        return self._bound.get(key, partial(BoundStep, *given))
 
     def _push_sums(self, final: Sequence[int], first: bool) -> None:
         """Add the slices that are final for one shard to the sums over shards."""

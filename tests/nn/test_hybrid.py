@@ -141,3 +141,17 @@ def test_misuse_is_named():
         net(3)
     with pytest.raises(NotImplementedError, match="HybridBlock defines no forward"):
         nn.HybridBlock()(Tensor(X))
+
+
+def test_what_was_captured_is_counted():
+    net = nn.Dense(3, in_units=4).initialize()
+    net.hybridize()
+    for rows in (2, 5, 2, 7):
+        net(Tensor(np.ones((rows, 4), np.float32)))
+
+    found = net.statistics()
+
+    assert (found.calls, found.captures, found.kept) == (4, 3, 3)
+    net.hybridize(False)
+    net(Tensor(np.ones((2, 4), np.float32)))
+    assert net.statistics().calls == 0

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from replicas import Model, batches, parallel, parameters, serial
+from replicas import Model, batches, parallel, parameters, serial, share, trainer
 
 from hpctrain import control, ops
+from hpctrain.engine import create
 from hpctrain.optim import Adam
 from hpctrain.parallel.work import Options
 
@@ -50,3 +51,20 @@ def test_a_model_with_control_flow_trains_on_ranks_as_on_one(world, overlap):
         np.testing.assert_allclose(
             found[f"parameters/{name}"], parameter.data().asnumpy(), 1e-10, 1e-12
         )
+
+
+def test_all_shapes_of_batches_work_in_the_memory_of_the_largest(world):
+    shapes = [(6 * world.size, steps, 3) for steps in (2, 9, 4)]
+
+    def trained(given):
+        model = looping()
+        with create("threaded") as engine:
+            step = trainer(model, Adam(), world, engine, batches(given[:1])[0])
+            for batch in batches(given * 2):
+                step.result(step.step(share(batch, world)))
+            return step.statistics()
+
+    many, largest = trained(shapes), trained(shapes[1:2])
+
+    assert (many.calls, many.captures, many.kept) == (7, 3, 3)  # one by prepare
+    assert many.arena_bytes == largest.arena_bytes > 0
