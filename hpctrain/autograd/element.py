@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "Element", "absolute", "cast", "constant", "erf", "exp", "expm1", "in_order",
-    "isfinite", "log", "log1p", "logical_and", "logical_not", "logical_or", "maximum", "minimum", "sigmoid",
-    "sign", "source", "sqrt", "tanh", "where",
+    "Element", "absolute", "cast", "constant", "erf", "exp", "expm1", "in_order", "isfinite",
+    "log", "log1p", "logical_and", "logical_not", "logical_or", "maximum", "minimum",
+    "sigmoid", "sign", "source", "sqrt", "tanh", "where",
 ]  # fmt: skip
 
 

@@ -23,7 +23,8 @@ from hpctrain.graph.plan import make_plan
 pytestmark = pytest.mark.serial
 F4, F8 = np.dtype(np.float32), np.dtype(np.float64)
 HERE = importlib.util.find_spec("llvmlite") is not None
-WAYS = [pytest.param(True, marks=pytest.mark.skipif(not HERE, reason="no llvmlite")), False]
+COMPILED = pytest.mark.skipif(not HERE, reason="no llvmlite")
+WAYS = [pytest.param(True, marks=COMPILED), False]
 AT_ONCE = EXACT[: EXACT.index("schedule")]
 
 
@@ -274,6 +275,7 @@ def test_random_trees_are_the_same_forward_and_backward(compiled, tree, seed):
     assert_same(lambda: function(*leaves), [], leaves, leaves, compiled, 1e-9)
 
 
+@COMPILED
 def test_plain_arithmetic_has_the_same_bits():
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal((9, 33)).astype(F4) for _ in range(3)]
@@ -287,6 +289,7 @@ def test_plain_arithmetic_has_the_same_bits():
     np.testing.assert_array_equal(got, want)
 
 
+@COMPILED
 def test_nan_and_infinity_pass_through():
     x = np.array([np.nan, np.inf, -np.inf, 0, 1] * 7, F8)
 
@@ -296,6 +299,7 @@ def test_nan_and_infinity_pass_through():
     assert_same(function, [x])
 
 
+@COMPILED
 @pytest.mark.parametrize("dtype", [F4, F8], ids=str)
 @pytest.mark.parametrize("shape", [(3000, 3), (3000, 16), (2, 3000), (1, 5), (70_000,)])
 def test_sums_over_rows_and_columns(shape, dtype):
@@ -326,6 +330,7 @@ def test_large_groups_run_over_tiles_and_rows(compiled):
     assert_same(function, [x, row, column], compiled=compiled)
 
 
+@COMPILED
 def test_views_by_any_strides_are_read_inside():
     x = np.random.default_rng(4).standard_normal((6, 8))
 
@@ -336,6 +341,7 @@ def test_views_by_any_strides_are_read_inside():
     assert names(graph) == ["slice", "exp+multiply+add+subtract"]  # one lies without gaps
 
 
+@COMPILED
 def test_state_is_assigned_what_a_group_makes():
     mean, count = Tensor(np.ones(5)), Tensor(np.zeros(5))
 
@@ -359,6 +365,7 @@ def test_tiles_give_the_bits_of_the_members(shape):
     assert_same(function, [x, y], compiled=False, limit=0)
 
 
+@COMPILED
 def test_results_are_written_over_inputs():
     def function(x):
         y = ops.matmul(x, x)
@@ -371,6 +378,7 @@ def test_results_are_written_over_inputs():
     assert_same(function, [np.random.default_rng(5).standard_normal((64, 64)) / 9])
 
 
+@COMPILED
 def test_a_group_that_reads_a_row_of_an_input_does_not_write_over_it():
     def function(x):
         y = ops.matmul(x, x)
@@ -417,6 +425,7 @@ def test_models_are_the_same_forward_and_backward(name, compiled):
 # How it is run
 
 
+@COMPILED
 def test_an_error_names_the_step_and_the_members():
     graph = optimise(capture(lambda x: ops.exp(x) * x, [Spec((4,), F8)]), FUSED)
     executor = Executor(make_plan(graph), [])
@@ -438,7 +447,7 @@ def test_a_fused_node_is_only_for_the_shapes_it_was_made_for():
         node.row.infer([Spec((5,), F8)])
 
 
-@pytest.mark.skipif(not HERE, reason="no llvmlite")
+@COMPILED
 def test_preparing_says_how_many_kernels_were_made(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -453,6 +462,7 @@ def test_preparing_says_how_many_kernels_were_made(tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("*"))) == 3  # hpctrain/kernels/<digest>
 
 
+@COMPILED
 def test_scalars_and_arrays_of_any_strides_are_taken():
     (node,) = fused(capture(lambda x, s: x * s + s, [Spec((3, 4), F8), Spec((), F8)])).nodes
     x, out = np.arange(12.0).reshape(4, 3).T, np.empty((3, 4))
