@@ -17,7 +17,7 @@ from hpctrain.graph.capture import Capture, as_tuple
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.marks import marked
-from hpctrain.graph.passes import optimise
+from hpctrain.graph.passes import EXACT, optimise
 from hpctrain.graph.plan import make_plan
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.recent import Recent
@@ -25,6 +25,8 @@ from hpctrain.graph.recompute import recompute_regions
 from hpctrain.graph.split import split
 
 __all__ = ["CachedGraph", "Statistics"]
+
+_TOGETHER = EXACT[: EXACT.index("own_outputs")]  # before the parts are divided
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,7 @@ class CachedGraph:
                 found = pull_back(heads, cotangents)[1] if heads else {}
             places = [i for i, t in enumerate(variables) if wanted[i] and id(t) in found]
             gradients = [found[id(variables[i])] for i in places]
-        joint = optimise(
-            tracer.finish([*outputs, *gradients]), ("dead_code", "common_subexpressions")
-        )
+        joint = optimise(tracer.finish([*outputs, *gradients]), _TOGETHER)
         joint = recompute_regions(joint)
         taken = [i for i, o in enumerate(outputs) if o.requires_grad]
         row = _recorded_row(joint, len(outputs), taken, places, device, self.pool)

@@ -32,16 +32,21 @@ def split(joint: Graph, count: int, cotangents: int) -> tuple[Graph, Graph, list
     """
     inputs = joint.inputs[: len(joint.inputs) - cotangents]
     needed = {*joint.outputs[:count], *(source for _, source in joint.assigns)}
+    reads = set(joint.outputs[count:])
     ahead, behind = [], []
     for node in reversed(joint.nodes):
-        if needed.intersection(node.outputs):
+        early = bool(needed.intersection(node.outputs))
+        if early:
             needed.update(node.inputs)
             ahead.append(node)
-        else:
+        # A view costs nothing: what it shows passes, and both parts look at it.
+        if not early or (node.row.view is not None and reads.intersection(node.outputs)):
+            reads.update(node.inputs)
             behind.append(node)
     made = {*inputs, *(v for n in ahead for v in n.outputs)}
     made.update(leaf for leaf, _ in joint.assigns)  # the backward part must see it as it was
     read = [*(v for n in reversed(behind) for v in n.inputs), *joint.outputs[count:]]
+    made.difference_update(v for n in behind for v in n.outputs)
     saved = list(dict.fromkeys(v for v in read if v in made))
     front = replace(
         joint, nodes=tuple(reversed(ahead)), inputs=inputs, outputs=joint.outputs[:count]
