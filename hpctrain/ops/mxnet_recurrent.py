@@ -191,6 +191,9 @@ RECURRENT = (
         outputs=lambda attrs: 1 + attrs["state_outputs"] * (1 + (attrs["mode"] == "lstm")),
         results=("output", "state", "statecell"),
     ),
+    # How Gluon's layers join their weights to the vector.
+    Operator("_rnn_param_concat", lambda *parts, dim, num_args: concat(parts, dim), (),
+             {"dim": INT.or_else(1), "num_args": INT}, count="num_args"),
     *(
         Operator(name, _by_length(function), ("data", "sequence_length"), attrs,
                  omit=_no_length, shapes=_length_shapes)

@@ -381,7 +381,7 @@ class Net:
         return {name: "null" if name in plain else "write" for name in arguments}
 
 
-def _image(build, *shape):
+def image(build, *shape):
     below = {"softmax_label": CLASSES}
     return Net(build, {"data": shape, "softmax_label": shape[:1]}, below)
 
@@ -398,22 +398,25 @@ def _pairs(build):
 
 STATES = {f"l{i}_init_{s}": (3, 6) for i in range(2) for s in "ch"}
 ZOO = {
-    "mlp": _image(mlp, 4, 1, 6, 6), "lenet": _image(lenet, 4, 1, 28, 28),
-    "alexnet": _image(alexnet, 3, 3, 99, 99), "vgg": _image(vgg, 3, 3, 32, 32),
-    "googlenet": _image(googlenet, 3, 3, 64, 64),
-    "inception_bn": _image(inception_bn, 4, 3, 36, 36),
-    "inception_v3": _image(inception_v3, 4, 3, 39, 39), "resnet": _image(resnet, 4, 3, 32, 32),
-    "resnet_v1": _image(resnet_v1, 4, 3, 32, 32), "resnext": _image(resnext, 4, 3, 32, 32),
-    "mobilenet": _image(mobilenet, 4, 3, 32, 32),
-    "mobilenet_v2": _image(mobilenet_v2, 4, 3, 24, 24),
+    "mlp": image(mlp, 4, 1, 6, 6), "lenet": image(lenet, 4, 1, 28, 28),
+    "alexnet": image(alexnet, 3, 3, 99, 99), "vgg": image(vgg, 3, 3, 32, 32),
+    "googlenet": image(googlenet, 3, 3, 64, 64),
+    "inception_bn": image(inception_bn, 4, 3, 36, 36),
+    "inception_v3": image(inception_v3, 4, 3, 39, 39), "resnet": image(resnet, 4, 3, 32, 32),
+    "resnet_v1": image(resnet_v1, 4, 3, 32, 32), "resnext": image(resnext, 4, 3, 32, 32),
+    "mobilenet": image(mobilenet, 4, 3, 32, 32),
+    "mobilenet_v2": image(mobilenet_v2, 4, 3, 24, 24),
     "lstm_by_hand": text(lstm_by_hand, **STATES),
     "lstm_fused": text(_fused("lstm", True)), "gru_fused": text(_fused("gru", False)),
     "tanh_fused": text(_fused("rnn_tanh", True)), "relu_fused": text(_fused("rnn_relu", False)),
     "matrix_factorization": _pairs(matrix_factorization),
     "deep_factorization": _pairs(deep_factorization),
 }  # fmt: skip
-# Built by MXNet's own cells, in oracle/make_networks.py.
-CELLS = {name: text(None) for name in ("cells_unrolled", "cells_fused", "cells_unfused")}
+# Built by MXNet's own cells and by Gluon, in oracle/make_networks.py.
+CELLS = {
+    name: text(None)
+    for name in ("cells_unrolled", "cells_fused", "cells_unfused", "gluon_lstm")
+} | {"gluon_cnn": image(None, 4, 3, 16, 16)}
 
 
 # With the first draw one input of a rectifier is 2e-7, and rounding decides its gradient.
@@ -431,7 +434,7 @@ def draw(net, name, shape, below=None):
         value = 1 + 0.2 * value
     elif name.endswith(("bias", "beta", "parameters")):
         value *= 0.3
-    elif name.endswith("moving_var"):
+    elif name.endswith("_var"):
         value = 0.5 + value**2
     elif name.endswith("weight"):
         value *= (1.5 / max(1, np.prod(shape[1:]))) ** 0.5

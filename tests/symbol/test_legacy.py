@@ -115,3 +115,17 @@ def test_wrong_settings_of_operators_are_named():
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=what):
             make().infer_shape(**shapes)
+
+
+def test_the_recurrent_operator_drops_between_its_layers_while_training():
+    net = sym.RNN(sym.var("data"), mode="rnn_tanh", state_size=8, num_layers=2, p=0.5, name="r")
+    executor = net.simple_bind(data=(2, 3, 4))
+    rng = np.random.default_rng(0)
+    for array in executor.arg_dict.values():
+        array[:] = rng.standard_normal(array.shape)
+
+    still = [executor.forward()[0].asnumpy() for _ in range(2)]
+    moving = [executor.forward(is_train=True)[0].asnumpy() for _ in range(2)]
+
+    np.testing.assert_array_equal(*still)
+    assert (moving[0] != moving[1]).any() and (moving[0] != still[0]).any()

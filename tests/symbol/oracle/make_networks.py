@@ -21,13 +21,13 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from mxnet_digits import BATCH, OPTIMIZER, digits, network  # noqa: E402
-from mxnet_zoo import ZOO, draw, summary, text, words  # noqa: E402
+from mxnet_zoo import ZOO, draw, image, summary, text, words  # noqa: E402
 
 WHOLE = 600  # elements of a gradient that is kept as it is
 
 
 def cells():
-    """Networks that MXNet's own cells make."""
+    """Networks that MXNet's own cells, and blocks, make."""
 
     def unrolled(make):
         def build(sym):
@@ -50,8 +50,25 @@ def cells():
         )
         return stack
 
+    # No PReLU: in a symbol MXNet's gradient of its slope is not what finite differences give.
+    def convolutions(sym):
+        nn = mx.gluon.nn
+        net = nn.HybridSequential(prefix="net_")
+        with net.name_scope():
+            net.add(
+                nn.Conv2D(4, 3, in_channels=3), nn.BatchNorm(in_channels=4), nn.LeakyReLU(0.2),
+                nn.MaxPool2D(), nn.Conv2D(4, 3, groups=2, in_channels=4), nn.Swish(),
+                nn.GlobalAvgPool2D(), nn.Dense(5, in_units=4),
+            )  # fmt: skip
+        return sym.SoftmaxOutput(net(sym.Variable("data")), name="softmax")
+
+    def lstm(net):
+        return mx.gluon.rnn.LSTM(6, num_layers=2, input_size=5, prefix="lstm_")(net)
+
     fused = mx.rnn.FusedRNNCell
     return {
+        "gluon_cnn": image(convolutions, 4, 3, 16, 16),
+        "gluon_lstm": text(lambda sym: words(sym, lstm)),
         "cells_unrolled": unrolled(stacked),
         "cells_fused": unrolled(
             lambda: fused(6, 2, "lstm", bidirectional=True, prefix="lstm_")
