@@ -109,6 +109,12 @@ class Executor:
         return {n: t.grad for n, t in self.arg_dict.items() if t.grad is not None}
 
     @property
+    def output_dict(self) -> dict[str, Any]:
+        """The outputs of the last `forward`, by the names of ``list_outputs``."""
+        names = [node.output_names()[place] for node, place in self._heads]
+        return dict(zip(names, self.outputs, strict=True)) if self.outputs else {}
+
+    @property
     def aux_arrays(self) -> list[Any]:
         """The state, in the order of ``list_auxiliary_states``."""
         return [self.aux_dict[node.name] for node in self._states]

@@ -259,7 +259,9 @@ def test_forward_takes_another_batch():
         grad_req={"fc1_weight": "write"},
     )  # fmt: skip
 
+    assert executor.output_dict == {}
     assert executor.forward(data=np.ones((7, 12)), softmax_label=np.zeros(7))[0].shape == (7, 4)
+    assert executor.output_dict["softmax_output"].shape == (7, 4)
     with pytest.raises(ShapeError, match="fc1_weight"):
         executor.forward(fc1_weight=np.ones((1, 1)))
     with pytest.raises(ConfigError, match="nonsense"):
