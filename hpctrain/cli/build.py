@@ -1,7 +1,8 @@
 """From a configuration to the parts of a run. The only place that knows both."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,15 @@ from hpctrain.parallel.program import Objective, count_correct
 __all__ = ["Data", "loader", "memory", "objective", "open_data", "optimizer", "schedule"]
 
 MIB = 2**20
+LOSSES: Mapping[str, Any] = MappingProxyType(  # by name: the loss, and what counts hits
+    {
+        "softmax_cross_entropy": (nn.SoftmaxCrossEntropyLoss, count_correct),
+        "masked_softmax_cross_entropy": (
+            nn.MaskedSoftmaxCrossEntropyLoss, models.count_tokens
+        ),
+        "mse": (nn.MSELoss, None),
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +141,8 @@ def objective(
     net.initialize(ctx=device, seed=config.run.seed)
     if config.device.precision != "float32":
         net.cast(config.device.precision)
-    classes = config.loss.name == "softmax_cross_entropy"
-    loss = nn.SoftmaxCrossEntropyLoss() if classes else nn.MSELoss()
-    goal = Objective(net, loss, count_correct if classes else None)
+    make, count = LOSSES[config.loss.name]
+    goal = Objective(net, make(), count)
     inputs, targets = (
         [Tensor(np.zeros(s.shape, s.dtype), device=device) for s in specs]
         for specs in batch_specs(loader, 1)

@@ -88,7 +88,7 @@ class Model(Section, frozen=True):
     """What is trained."""
 
     name: ModelName = "lenet"
-    """mlp, lenet, resnet20, lstm, gpt, cosmo, symbol:FOLDER, or package.module:function"""
+    """mlp, lenet, resnet20, lstm, gpt, cosmo, seq2seq, symbol:FOLDER, or module:function"""
     args: dict[str, Plain | list[Plain]] = field(default_factory=dict)
     """arguments for the function that builds the model"""
 
@@ -121,8 +121,10 @@ class Data(Section, frozen=True):
 class Loss(Section, frozen=True):
     """What is made small."""
 
-    name: Literal["softmax_cross_entropy", "mse"] = "softmax_cross_entropy"
-    """softmax_cross_entropy for classes, mse for numbers"""
+    name: Literal["softmax_cross_entropy", "masked_softmax_cross_entropy", "mse"] = (
+        "softmax_cross_entropy"
+    )
+    """softmax_cross_entropy for classes, masked_ for sequences padded by -1, mse for numbers"""
 
 
 class Optim(Section, frozen=True):

@@ -106,7 +106,7 @@ class Recurrent(HybridBlock):
         x : Tensor, shape (T, N, C), or (N, T, C) by the layout
         states : Tensor or list of Tensor, shape (num_layers, N, H), optional
             Zeros if None.
-        lengths : Tensor of whole numbers from 1 to T, shape (N,), optional
+        lengths : Tensor of whole numbers up to T, shape (N,), optional
             Steps of each sequence that are real. Padding behind them changes nothing, not by
             one bit: outputs there are 0, and new states are those after the last real step.
 
@@ -157,7 +157,9 @@ class Recurrent(HybridBlock):
         w_x = ops.concat([weights[0], Tensor(column, device=x.device)], 1)
         y, new = self._layer(ops.concat([x, mark], 2), states, [w_x, *weights[1:]])
         # What a gate lets out is not held; so the last output is looked up.
-        return ops.sequence_mask(y, lengths), [ops.sequence_last(y, lengths), *new[1:]]
+        last = ops.sequence_last(y, ops.maximum(lengths, 1))
+        some = ops.expand_dims(ops.greater(lengths, 0), 1)
+        return ops.sequence_mask(y, lengths), [ops.where(some, last, states[0]), *new[1:]]
 
     def _layer(self, x: Any, states: list[Any], weights: list[Any]) -> tuple[Any, list[Any]]:
         """Return outputs (T, N, H) and the last states of one layer."""

@@ -11,6 +11,20 @@ LENGTHS = (3, 6, 1, 4)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_without_a_real_step_states_stay(kind):
+    net = kind(5, 2, input_size=3).initialize(nn.initializer.Normal(0.7), seed=2)
+    x = Tensor(np.ones((4, 2, 3), np.float32))
+    states = [s + 0.25 for s in net.begin_state(2, x)]
+
+    y, new = net(x, states, Tensor(np.array([0, 4])))
+
+    assert not y.asnumpy()[:, 0].any()
+    for before, after in zip(states, new, strict=True):
+        np.testing.assert_array_equal(after.asnumpy()[:, 0], before.asnumpy()[:, 0])
+        assert (after.asnumpy()[:, 1] != before.asnumpy()[:, 1]).all()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("hybrid", [False, True], ids=["eager", "hybrid"])
 def test_padding_changes_nothing(kind, dtype, hybrid):
