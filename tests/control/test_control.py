@@ -260,3 +260,39 @@ def test_branches_that_differ_are_refused_in_a_graph():
 
     with pytest.raises(ShapeError, match="needed outputs that are alike"):
         call(Tensor(np.ones(2)))
+
+
+class Steps(nn.HybridBlock):
+    """A loop with a layer in it, whose values need not be kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Dense(3, in_units=3)
+
+    def forward(self, x, h):
+        def body(part, state):
+            new = ops.tanh(self.layer(part * state) + state)
+            return new, new
+
+        y, last = control.foreach(body, ops.exp(x), h)
+        return ops.sum(y, 0) * last
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_loop_may_be_run_again_for_the_backward_part(again):
+    x, h = (Tensor(t.asnumpy().astype(np.float32)) for t in tensors(6, (4, 8, 3), (8, 3)))
+    found = []
+    for hybrid in (False, True):
+        net = nn.HybridSequential()
+        inner = nn.recompute(Steps(), again)
+        net.first, net.second = inner, Steps()
+        net.forward = lambda x, h, net=net: net.second(x, net.first(x, h))
+        net.initialize(seed=4)
+        net.hybridize(hybrid)
+        with record():
+            y = net(x, h)
+        y.backward()
+        grads = [p.grad().asnumpy() for p in net.collect_params().values()]
+        found.append([y.asnumpy(), *grads])
+
+    assert_equal(found[1], found[0])
