@@ -100,9 +100,11 @@ def test_summary_takes_a_configuration_as_a_run_would(capsys, data, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "batch"), [("resnet20", 24), ("gpt", 8), ("cosmo", 8)])
+@pytest.mark.parametrize(
+    ("name", "batch"), [("mlp", 1024), ("resnet20", 24), ("lstm", 32), ("gpt", 5), ("cosmo", 8)]
+)
 def test_the_process_needs_what_was_planned(name, batch):
-    """Measured in a process of its own: within a tenth, beside what BLAS and the heap take."""
+    """Measured in a process of its own, where some 35 MB and more are planned."""
     code = (
         "from hpctrain.cli.subject import of_model\n"
         "from hpctrain.cli.measure import peak_of_two_steps\n"
@@ -113,4 +115,4 @@ def test_the_process_needs_what_was_planned(name, batch):
 
     assert done.returncode == 0, done.stderr
     planned, peak = map(int, done.stdout.split())
-    assert 0.9 < peak / planned < 1.1
+    assert 0.95 < peak / planned < 1.05
