@@ -64,6 +64,14 @@ def submit(site, *arguments, **changes):
     return done, calls.read_text().splitlines() if calls.exists() else []
 
 
+def ended(job):
+    """Return the exit code of a job; one that does not end is killed and fails the test."""
+    try:
+        return job.wait(30)
+    finally:
+        job.kill()
+
+
 TRAIN = "python3 -m hpctrain train --run.resume auto"
 
 
@@ -167,14 +175,15 @@ def test_a_warning_reaches_the_ranks_and_requeues(site, launch):
     ) as job:
         wait_for(site / "ready")
         job.send_signal(signal.SIGUSR1)
-        code = job.wait(30)
+        code = ended(job)
 
     calls = (site / "calls").read_text().splitlines()
     assert (code, calls[1:]) == (0, ["scontrol requeue 17"])
 
 
 def test_a_second_warning_finds_the_script_waiting(site):
-    told = "trap 'touch told; trap \"exit 75\" USR1' USR1; touch ready\n"
+    # The next warning may come as soon as the file is there: by then it must be fatal.
+    told = "trap 'trap \"exit 75\" USR1; touch told' USR1; touch ready\n"
     body = told + "while :; do sleep 0.02; done\n"
     fake(site / "bin" / "srun", RECORD + body)
     with subprocess.Popen(["bash", SCRIPT], cwd=site, env=environment(site)) as job:
@@ -182,7 +191,7 @@ def test_a_second_warning_finds_the_script_waiting(site):
         job.send_signal(signal.SIGUSR1)
         wait_for(site / "told")
         job.send_signal(signal.SIGUSR1)
-        code = job.wait(30)
+        code = ended(job)
 
     assert code == 0
     assert (site / "calls").read_text().splitlines()[1:] == ["scontrol requeue 17"]
