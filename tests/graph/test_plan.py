@@ -1,4 +1,6 @@
-"""Plans: in place where it is safe, views for nothing, and never two live values in one place."""
+"""Plans: in place where it is safe, views for nothing, no two live values in one place."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -67,25 +69,28 @@ def test_no_step_writes_over_a_value_that_is_read_later(seed):
     plan = make_plan(graph)
     last = {v: i for i, n in enumerate(graph.nodes) for v in n.inputs}
 
-    def root(value):
-        while value in plan.views:
-            value = plan.views[value]
-        return value
+    homes = {v for v in plan.offsets if v not in plan.views}
+    written = {v: step for step, n in enumerate(graph.nodes) for v in n.outputs}
+    live = [(root(plan, value), end) for value, end in last.items()]
+    for value in homes:
+        step = written[value]
+        for base, end in live:
+            if base in homes and written[base] < step < end:
+                apart(plan, value, base)
 
-    def span(value):
-        return plan.offsets[value], plan.offsets[value] + graph.specs[value].nbytes
 
-    for step, node in enumerate(graph.nodes):
-        for out in node.outputs:
-            if root(out) != out or out not in plan.offsets:
-                continue
-            a, b = span(out)
-            for value, end in last.items():
-                base = root(value)
-                written_before = any(base in n.outputs for n in graph.nodes[:step])
-                if base in plan.offsets and written_before and end > step:
-                    c, d = span(base)
-                    assert b <= c or d <= a, f"step {step} {node} overwrites %{value}"
+def root(plan, value):
+    while value in plan.views:
+        value = plan.views[value]
+    return value
+
+
+def apart(plan, *values):
+    """Fail unless two values lie in different places."""
+    (a, b), (c, d) = (
+        (plan.offsets[v], plan.offsets[v] + plan.graph.specs[v].nbytes) for v in values
+    )
+    assert b <= c or d <= a, f"%{values[0]} is written over %{values[1]}"
 
 
 def test_a_leaf_of_another_shape_is_refused():
@@ -126,7 +131,7 @@ def test_segments_cover_the_plan_and_finish_each_slice_once():
 
     assert segments[0].start == 0
     assert segments[-1].stop == len(plan.graph.nodes)
-    assert all(a.stop == b.start for a, b in zip(segments, segments[1:], strict=False))
+    assert all(a.stop == b.start for a, b in pairwise(segments))
     assert [s for segment in segments for s in segment.final] == [2, 1, 0]
     firsts = [segment.reads for segment in segments if segment.reads][:3]
     assert [r[-1] for r in firsts] == [0, 1, 2]
