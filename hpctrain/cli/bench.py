@@ -15,6 +15,7 @@ from hpctrain.cli.arguments import call
 from hpctrain.cli.bench_memory import memory
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.world import World, start
+from hpctrain.graph.native import fuses
 from hpctrain.models.workloads import Workload
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.program import Objective
@@ -33,13 +34,14 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def step(
+def step(  # noqa: PLR0913 (its flags)
     workload: Annotated[Name, tyro.conf.Positional],
     steps: int = 30,
     batch: int = 0,
     threads: int = 1,
     overlap: Literal["auto", "on", "off"] = "auto",
     slice_mib: float = 1.0,
+    fuse: Literal["auto", "on", "off"] = "auto",
 ) -> None:
     """Time the training step of a workload with made-up inputs, SGD with momentum, float32.
 
@@ -50,13 +52,16 @@ def step(
         threads: threads of one rank.
         overlap: exchange on a communication thread; auto: where a core is free for it.
         slice_mib: size of the pieces in which gradients travel, MiB.
+        fuse: one kernel for neighbouring element-wise operations; auto: where LLVM is.
     """
     with start() as world:
         cores = limit_threads(world, threads)[1]
         spread = cores > threads if overlap == "auto" else overlap == "on"
         work = models.workload(workload, batch)
         with engine.create() as lanes:
-            line = _measure(work, world, lanes, steps, Options(spread), slice_mib)
+            line = _measure(
+                work, world, lanes, steps, Options(spread, fuse=fuses(fuse)), slice_mib
+            )
         if world.rank == 0:
             print(json.dumps(line), flush=True)
 

@@ -13,7 +13,7 @@ from hpctrain.errors import ConfigError
 from hpctrain.graph.pool import Pool
 from hpctrain.parallel.bound import BoundStep
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.work import Work
+from hpctrain.parallel.work import Options, Work
 
 __all__ = ["made_up", "measure", "peak_of_two_steps"]
 
@@ -49,7 +49,9 @@ def peak_of_two_steps(subject: Subject) -> tuple[int, int]:
     inputs, targets = ([made_up(rng, s) for s in specs] for specs in subject.specs)
     work = Work(tuple(inputs), tuple(targets), subject.batch, subject.batch)
     _warm_up(state.flat.dtype)
-    bound = BoundStep(subject.objective, state, subject.specs, Pool(), subject.memory)
+    bound = BoundStep(
+        subject.objective, state, subject.specs, Pool(), Options(memory=subject.memory)
+    )
     plan = bound.plan
     before = _reset_peak()
     for step in range(2):

@@ -17,6 +17,7 @@ from hpctrain.comm.world import World, start
 from hpctrain.config import NOT_COUNTED, Config, digest, load, split, to_toml
 from hpctrain.errors import ConfigError, HpctrainError
 from hpctrain.graph.marks import AGAIN
+from hpctrain.graph.native import fuses
 from hpctrain.io.sampler import part
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.evaluate import Evaluator
@@ -93,7 +94,7 @@ def _train(config: Config, world: World) -> Outcome:
         records = stack.enter_context(RecordWriter(run_dir.metrics)) if run_dir else None
         trainer = Trainer(
             step,
-            Evaluator(step.objective, step.state),
+            Evaluator(step.objective, step.state, step.options.fuse),
             train,
             test,
             world,
@@ -166,6 +167,7 @@ def _step(
         clip_norm=config.optim.clip_norm,
         shard=build.shard(config),
         memory=build.memory(config),
+        fuse=fuses(config.graph.fuse),
     )
     schedule = build.schedule(config, loader.plan.steps)
     step = DataParallel(goal, state, optimizer, schedule, lanes, world.group, options)
@@ -186,6 +188,7 @@ def _facts(config: Config, state: ModelState) -> dict[str, str]:
         elif "=" in line and not line.startswith("#"):
             name, _, value = line.partition("=")
             facts[f"{section}.{name.strip()}"] = value.strip()
+    facts["fused kernels"] = str(fuses(config.graph.fuse))
     return {**facts, **state.facts(), "parameters at the start": state.digest()}
 
 

@@ -206,6 +206,13 @@ class Memory(Section, frozen=True):
     """auto: what the budget asks for, and marked blocks; sqrt: all that helps; off: nothing"""
 
 
+class Graph(Section, frozen=True):
+    """How the captured model is improved."""
+
+    fuse: Literal["auto", "on", "off"] = "auto"
+    """one kernel for neighbouring element-wise operations; auto: where LLVM is installed"""
+
+
 class Config(Section, frozen=True):
     """All settings of a run."""
 
@@ -218,3 +225,4 @@ class Config(Section, frozen=True):
     parallel: Parallel = field(default_factory=Parallel)
     device: Device = field(default_factory=Device)
     memory: Memory = field(default_factory=Memory)
+    graph: Graph = field(default_factory=Graph)

@@ -26,7 +26,7 @@ from typing import Any
 
 from hpctrain.graph.codegen import SYMBOL
 
-__all__ = ["Compiled", "available", "cache_directory", "compile_text"]
+__all__ = ["Compiled", "available", "cache_directory", "compile_text", "fuses"]
 
 _DIGEST_BYTES = 32
 _KEPT = 4096  # files in the cache, of some 10 KiB each
@@ -53,6 +53,14 @@ class Compiled:
     seconds: float
     from_disk: bool
     library: Any
+
+
+def fuses(choice: str) -> bool:
+    """Return whether ``on``, ``off`` or ``auto`` asks for fusion here.
+
+    ``auto`` does where kernels can be compiled; ``on`` also where NumPy must do over tiles.
+    """
+    return choice == "on" or (choice == "auto" and available())
 
 
 @functools.cache

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from hpctrain import backend
-from hpctrain.graph.budget import Memory
 from hpctrain.graph.cached import Statistics
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.plan import Plan
@@ -15,7 +14,7 @@ from hpctrain.graph.recent import Recent
 from hpctrain.graph.segments import cut
 from hpctrain.parallel.program import Objective, training_plan
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Work
+from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Options, Work
 
 __all__ = ["BoundStep", "BoundSteps"]
 
@@ -33,8 +32,8 @@ class BoundStep:
     specs : (specs of the inputs, specs of the targets)
     pool : Pool
         Working memory, for all shapes together.
-    memory : Memory, optional
-        What may be kept for the backward part.
+    options : Options
+        What may be kept for the backward part, and whether kernels are fused.
     """
 
     def __init__(
@@ -43,12 +42,18 @@ class BoundStep:
         state: ModelState,
         specs: Any,
         pool: Pool,
-        memory: Memory | None = None,
+        options: Options,
     ) -> None:
         flat = state.flat
         self.state = state
         self.plan = training_plan(
-            objective, specs, state.leaves, state.trained, state.device, memory
+            objective,
+            specs,
+            state.leaves,
+            state.trained,
+            state.device,
+            options.memory,
+            options.fuse,
         )
         graph = self.plan.graph
         self.losses = backend.empty(
@@ -91,22 +96,23 @@ class BoundSteps:
     ----------
     objective : Objective
     state : ModelState
+    options : Options
 
     Notes
     -----
     Only one of them may run at a time. A step that was dropped goes on if it is under way.
     """
 
-    def __init__(self, objective: Objective, state: ModelState) -> None:
-        self._objective, self._state = objective, state
+    def __init__(self, objective: Objective, state: ModelState, options: Options) -> None:
+        self._objective, self._state, self._options = objective, state, options
         self._kept: Recent[BoundStep] = Recent()
         self._pool, self._calls = Pool(), 0
 
     def get(self, specs: Any) -> BoundStep:
         """Return what runs batches of ``specs``; captured anew if it is not there."""
         self._calls += 1
-        make = partial(BoundStep, self._objective, self._state, specs, self._pool)
-        return self._kept.get(specs, make)
+        parts = self._objective, self._state, specs, self._pool, self._options
+        return self._kept.get(specs, partial(BoundStep, *parts))
 
     def first_plan(self) -> Plan:
         """Return the plan of the shape that was used longest ago: at the start the first."""

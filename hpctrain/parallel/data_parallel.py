@@ -83,7 +83,9 @@ class DataParallel:
         self._exchange: Exchange = Alone()
         if group.size > 1:
             self._exchange = AllReduce(group, sent, self.options.pause_s)
-        self._bound = BoundSteps(objective, state)  # one runs at a time, as `_arena` says
+        self._bound = BoundSteps(
+            objective, state, self.options
+        )  # one runs at a time, as `_arena` says
         self._order: list[int] = []
         # Slices of nothing but padding, which no segment makes final.
         self._empty = [s.index for s in flat.slices if s.index and not s.parameters]

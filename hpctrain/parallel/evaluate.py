@@ -23,10 +23,13 @@ class Evaluator:
     ----------
     objective : Objective
     state : ModelState
+    fuse : bool
+        Make one kernel of neighbouring element-wise operations.
     """
 
-    def __init__(self, objective: Objective, state: ModelState) -> None:
+    def __init__(self, objective: Objective, state: ModelState, fuse: bool = False) -> None:
         self.objective = objective
+        self.fuse = fuse
         self.state = state
         self._bound: Recent[Executor] = Recent()
         self._pool = Pool()
@@ -63,6 +66,8 @@ class Evaluator:
 
     def _bind(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> Executor:
         state = self.state
-        plan = evaluation_plan(self.objective, (inputs, targets), state.leaves, state.device)
+        plan = evaluation_plan(
+            self.objective, (inputs, targets), state.leaves, state.device, self.fuse
+        )
         leaves = [t.value for t in state.leaves]
         return Executor(plan, leaves, device=state.device, pool=self._pool)

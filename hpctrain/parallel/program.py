@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hpctrain import ops
@@ -10,7 +11,7 @@ from hpctrain.backend import CPU, Device
 from hpctrain.graph.budget import Memory, plan_within
 from hpctrain.graph.capture import capture, capture_gradient
 from hpctrain.graph.ir import Graph
-from hpctrain.graph.passes import optimise
+from hpctrain.graph.passes import EXACT, FUSED, optimise
 from hpctrain.graph.plan import Plan, make_plan
 
 __all__ = [
@@ -63,13 +64,14 @@ class Objective:
         return losses, self.correct(outputs, *targets), outputs
 
 
-def training_plan(
+def training_plan(  # noqa: PLR0913 (what a step is made of)
     objective: Objective,
     specs: tuple[Sequence[Spec], Sequence[Spec]],
     leaves: Sequence[Tensor],
     wanted: Sequence[Tensor],
     device: Device = CPU,
     memory: Memory | None = None,
+    fuse: bool = False,
 ) -> Plan:
     """Plan a training step.
 
@@ -84,6 +86,9 @@ def training_plan(
     device : Device
     memory : Memory, optional
         What may be kept for the backward part; the rest is recomputed.
+    fuse : bool
+        Make one kernel of neighbouring element-wise operations: the same numbers within
+        rounding, instead of the same bits as in eager execution.
 
     Returns
     -------
@@ -97,11 +102,11 @@ def training_plan(
         If the step needs more than the memory allowed.
     """
     graph = training_graph(objective, specs, leaves, wanted, device)
-    return plan_within(graph, memory or Memory(), _finished)
+    return plan_within(graph, memory or Memory(), partial(_finished, fuse=fuse))
 
 
-def _finished(graph: Graph) -> Plan:
-    return make_plan(optimise(graph))
+def _finished(graph: Graph, fuse: bool) -> Plan:
+    return make_plan(optimise(graph, FUSED if fuse else EXACT))
 
 
 def evaluation_plan(
@@ -109,9 +114,10 @@ def evaluation_plan(
     specs: tuple[Sequence[Spec], Sequence[Spec]],
     leaves: Sequence[Tensor],
     device: Device = CPU,
+    fuse: bool = False,
 ) -> Plan:
     """Plan an evaluation: losses, number of right answers, and the model's outputs."""
-    return _finished(evaluation_graph(objective, specs, leaves, device))
+    return _finished(evaluation_graph(objective, specs, leaves, device), fuse)
 
 
 def training_graph(

@@ -33,6 +33,8 @@ class Options:
         0 for none. See `hpctrain.parallel.shards`.
     memory : Memory
         What a step may keep for its backward part.
+    fuse : bool
+        Make one kernel of neighbouring element-wise operations; see `program.training_plan`.
     """
 
     overlap: bool = True
@@ -40,6 +42,7 @@ class Options:
     clip_norm: float = 0.0
     shard: int = 0
     memory: Memory = field(default_factory=Memory)
+    fuse: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,13 +127,13 @@ def test_the_text_of_a_flag_is_read_as_the_type_of_its_key(argv, section, key, v
         (
             "[x]\n",
             "run.toml: [x]: no such section; the sections are "
-            "run, model, data, loss, optim, exchange, parallel, device, memory",
+            "run, model, data, loss, optim, exchange, parallel, device, memory, graph",
         ),
         (
             "lr = 1",
             "run.toml: lr: got a key outside any section, needed it under one of "
             "[run], [model], [data], [loss], [optim], [exchange], [parallel], [device], "
-            "[memory]",
+            "[memory], [graph]",
         ),
         ("[optim]\nlr = = 1", "run.toml:2:6: not valid TOML: invalid value"),
         ("[optim]\nlr =", "run.toml: not valid TOML: invalid value at the end of the file"),

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from replicas import Model, batches, parallel, parameters
+from replicas import Model, batches, parallel, parameters, trainer
 
 from hpctrain import ops
 from hpctrain.autograd import Spec, assign, is_training
+from hpctrain.engine import create
 from hpctrain.errors import ConfigError
 from hpctrain.graph.budget import Memory
 from hpctrain.graph.marks import AGAIN
@@ -80,3 +81,31 @@ def test_gradients_become_final_in_the_order_in_which_they_did():
 def test_a_budget_that_cannot_be_kept_is_refused_before_the_first_step():
     with pytest.raises(ConfigError, match=r"memory.budget: got .* raise the budget"):
         plan_of(Memory(budget=64))
+
+
+@pytest.mark.serial
+def test_the_step_that_is_run_is_the_one_that_was_asked_for(world):
+    def prepared(**options):
+        with create("serial") as engine:
+            step = trainer(
+                deep(), SGD(), world, engine, batches(DATA)[0], Options(**options), 512
+            )
+            return step.plan_of_first_shape().graph.nodes
+
+    assert not any(AGAIN in node.marks for node in prepared())
+    assert any(AGAIN in node.marks for node in prepared(memory=Memory("sqrt")))
+    assert len(prepared(fuse=True)) < len(prepared())
+
+
+def test_a_fused_step_gives_the_same_numbers_within_rounding(world):
+    plain, state = parallel(deep(), SGD(momentum=0.9), world, batches(DATA), slice_bytes=512)
+    options = Options(fuse=True)
+
+    fused, changed = parallel(
+        deep(), SGD(momentum=0.9), world, batches(DATA), options=options, slice_bytes=512
+    )
+
+    for a, b in zip(plain, fused, strict=True):
+        assert b.loss_sum == pytest.approx(a.loss_sum, rel=1e-12)
+        assert (a.correct, a.count) == (b.correct, b.count)
+    np.testing.assert_allclose(changed.flat.weights, state.flat.weights, rtol=0, atol=1e-12)
