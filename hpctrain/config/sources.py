@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hpctrain.config.fields import Key, keys, sections
@@ -32,6 +33,16 @@ class Setting:
         return self.source if self.is_text else f"{self.source}: {'.'.join(self.path)}"
 
 
+# Flags that are asked for so often that the section may be left out.
+SHORT = MappingProxyType(
+    {
+        "profile": "run.profile",
+        "resume": "run.resume",
+        "reproducible": "exchange.reproducible",
+    }
+)
+
+
 def settings(
     paths: Iterable[str | Path], flags: Iterable[Flag], environ: Mapping[str, str]
 ) -> Iterator[Setting]:
@@ -49,7 +60,8 @@ def settings(
 def split(argv: Sequence[str]) -> tuple[list[str], list[Flag]]:
     """Part a command line into its plain words and its ``--section.key value`` flags.
 
-    ``--section.key=value`` is the same; a switch alone, as ``--run.dry_run``, means true.
+    ``--section.key=value`` is the same; a switch alone, as ``--run.dry_run``, means true;
+    ``--profile``, ``--resume`` and ``--reproducible`` need no section.
 
     Raises
     ------
@@ -67,6 +79,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[Flag]]:
             continue
         name, equals, text = word[2:].partition("=")
         name = name.replace("-", "_")
+        name = SHORT.get(name, name)
         key = find(tuple(name.split(".")), table, f"--{name}")
         flags.append((name, text if equals else _value_after(name, key, rest)))
     return words, flags

@@ -217,3 +217,12 @@ def test_who_names_another_model_leaves_the_arguments_of_the_first(write):
     args = ("--model.args.classes", "2")
     assert loaded("--model.name", "mlp", *args)[1] == {"classes": 2}
     assert loaded(*args)[1] == {"size": 1, "classes": 2}
+
+
+def test_some_flags_need_no_section():
+    words = ["--profile", "3:5", "--resume=never", "run.toml", "--reproducible", "ranks"]
+
+    assert split(words) == (
+        ["run.toml"],
+        [("run.profile", "3:5"), ("run.resume", "never"), ("exchange.reproducible", "ranks")],
+    )
