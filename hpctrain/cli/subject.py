@@ -15,12 +15,15 @@ from hpctrain.config import load, split
 from hpctrain.errors import ConfigError
 from hpctrain.graph.budget import Memory
 from hpctrain.graph.ir import Graph
+from hpctrain.graph.plan import Plan as ArenaPlan
 from hpctrain.io import Loader, Plan, open_records
 from hpctrain.io.sampler import part
+from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.program import (
     Objective,
     count_correct,
     evaluation_graph,
+    evaluation_plan,
     training_graph,
 )
 
@@ -46,6 +49,8 @@ class Subject:
     optimizer : Optimizer
     memory : Memory
         What a step may keep for its backward part.
+    batch_axis : int
+        The axis of inputs and targets that counts samples.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Subject:
     batch: int
     optimizer: optim.Optimizer
     memory: Memory
+    batch_axis: int = 0
 
     def leaves(self) -> dict[str, Tensor]:
         """Return all parameters and layer state by structural name."""
@@ -77,6 +83,11 @@ class Subject:
         names = dict(zip(graph.leaves, leaves, strict=True))
         return replace(graph, names={**graph.names, **names})
 
+    def inference(self, samples: int) -> ArenaPlan:
+        """Plan the evaluation of that many samples."""
+        inputs, targets = (of_samples(s, samples, self.batch_axis) for s in self.specs)
+        return evaluation_plan(self.objective, (inputs, targets), list(self.leaves().values()))
+
 
 def of_model(name: str, batch: int = 0, small: bool = False) -> Subject:
     """Return a workload of the zoo, trained by SGD with momentum.
@@ -96,7 +107,7 @@ def of_model(name: str, batch: int = 0, small: bool = False) -> Subject:
     goal = Objective(work.net, work.loss, correct)
     specs = ([Spec.of(inputs)], [Spec.of(targets)])
     sgd = optim.SGD(momentum=0.9)
-    return Subject(name, work.net, goal, specs, work.batch, sgd, Memory())
+    return Subject(name, work.net, goal, specs, work.batch, sgd, Memory(), work.batch_axis)
 
 
 def divide(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -20,7 +20,8 @@ from hpctrain.graph.passes import EXACT, optimise
 from hpctrain.graph.plan import Plan
 from hpctrain.nn import Block
 from hpctrain.parallel.flat import make_offsets
-from hpctrain.parallel.program import evaluation_plan, training_plan
+from hpctrain.parallel.pieces import pieces
+from hpctrain.parallel.program import training_plan
 
 __all__ = ["Layer", "layers", "run"]
 
@@ -171,13 +172,12 @@ def _memory(subject: Subject) -> dict[str, str]:
     training = training_plan(
         subject.objective, subject.specs, leaves, wanted, memory=subject.memory
     )
-    evaluation = evaluation_plan(subject.objective, subject.specs, leaves)
     flat = flat_bytes(subject)
     arrays = len(subject.optimizer.state_names)
     batch = sum(s.nbytes for specs in subject.specs for s in specs)
     return {
-        "planned, training": _planned(training),
-        "planned, inference": _planned(evaluation),
+        "planned, training": _planned(training, training.naive_bytes),
+        "planned, inference": _inference(subject),
         "parameters": _bytes(flat),
         "gradients": _bytes(flat),
         "state of the optimizer": f"{_bytes(arrays * flat)} ({subject.optimizer.name})",
@@ -186,10 +186,19 @@ def _memory(subject: Subject) -> dict[str, str]:
     }
 
 
-def _planned(plan: Plan) -> str:
-    share = plan.arena_bytes / max(1, plan.naive_bytes)
+def _inference(subject: Subject) -> str:
+    """Compare what a piece takes with what all of the batch would take without sharing."""
+    count = pieces(subject.inference, subject.batch, budget_bytes=subject.memory.budget)
+    piece = subject.inference(-(-subject.batch // count))
+    return _planned(
+        piece, subject.inference(subject.batch).naive_bytes, f" in {count} piece(s)"
+    )
+
+
+def _planned(plan: Plan, naive: int, how: str = "") -> str:
     return (
-        f"{_bytes(plan.arena_bytes)}; naive {_bytes(plan.naive_bytes)} ({share:.0%} of it), "
+        f"{_bytes(plan.arena_bytes)}{how}; "
+        f"naive {_bytes(naive)} ({plan.arena_bytes / max(1, naive):.0%} of it), "
         f"lower bound {_bytes(plan.bound_bytes)} "
         f"({plan.arena_bytes / max(1, plan.bound_bytes):.3f} of it)"
     )

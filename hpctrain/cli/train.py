@@ -94,7 +94,9 @@ def _train(config: Config, world: World) -> Outcome:
         records = stack.enter_context(RecordWriter(run_dir.metrics)) if run_dir else None
         trainer = Trainer(
             step,
-            Evaluator(step.objective, step.state, step.options.fuse),
+            Evaluator(
+                step.objective, step.state, step.options.fuse, step.options.memory.budget
+            ),
             train,
             test,
             world,

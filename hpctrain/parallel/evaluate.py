@@ -1,23 +1,31 @@
 """Evaluation: the plan of the forward pass alone, in inference mode."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from hpctrain import backend
 from hpctrain.autograd import Spec
 from hpctrain.graph.execute import Executor
+from hpctrain.graph.plan import Plan
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.recent import Recent
+from hpctrain.parallel.pieces import of_samples, pieces
 from hpctrain.parallel.program import Objective, evaluation_plan
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Work
 
 __all__ = ["Evaluator"]
 
+Specs = tuple[Sequence[Spec], Sequence[Spec]]
+
 
 class Evaluator:
     """Runs a model on batches without changing it.
+
+    A batch is evaluated in as many pieces, one after the other, as it takes to use a quarter
+    of the memory of all its values; see `hpctrain.parallel.pieces`.
 
     Parameters
     ----------
@@ -25,12 +33,26 @@ class Evaluator:
     state : ModelState
     fuse : bool
         Make one kernel of neighbouring element-wise operations.
+    budget : int
+        Bytes that the arena of a plan may have, 0 for no limit.
+    batch_axis : int
+        The axis of inputs, targets and outputs that counts samples.
     """
 
-    def __init__(self, objective: Objective, state: ModelState, fuse: bool = False) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        state: ModelState,
+        fuse: bool = False,
+        budget: int = 0,
+        batch_axis: int = 0,
+    ) -> None:
         self.objective = objective
         self.fuse = fuse
         self.state = state
+        self.budget = budget
+        self.batch_axis = batch_axis
+        self._sizes: Recent[int] = Recent()  # of a piece, by the shapes of a batch
         self._bound: Recent[Executor] = Recent()
         self._pool = Pool()
 
@@ -40,6 +62,7 @@ class Evaluator:
         Parameters
         ----------
         work : Work
+            Of at least one sample.
 
         Returns
         -------
@@ -48,26 +71,74 @@ class Evaluator:
         outputs : ndarray
             Of the model, on the host.
 
+        Raises
+        ------
+        ConfigError
+            If a single sample takes more than the budget.
+
         Notes
         -----
         No training step may be under way: wait for the parameters first.
         """
-        key = work.specs()
-        run = self._bound.get(key, lambda: self._bind(*key))
+        specs, axis = work.specs(), self.batch_axis
+        batch = specs[0][0].shape[axis]
+        size = self._sizes.get(specs, lambda: self._size(specs, batch))
+        if size == batch:
+            return self._run(work.inputs, work.targets)
+        loss_sum, correct, whole = 0.0, 0.0, None
+        for start in range(0, batch, size):
+            index = (slice(None),) * axis + (slice(start, start + size),)
+            losses, right, part = self._run(
+                *([a[index] for a in arrays] for arrays in (work.inputs, work.targets))
+            )
+            if whole is None:
+                (spec,) = of_samples([Spec.of(part)], batch, axis)
+                whole = np.empty(spec.shape, spec.dtype)
+            whole[index] = part
+            loss_sum, correct = loss_sum + losses, correct + right
+        assert whole is not None
+        return loss_sum, correct, whole
+
+    @property
+    def working_bytes(self) -> int:
+        """Bytes of the arena that all plans share."""
+        return self._pool.nbytes
+
+    @property
+    def plans_made(self) -> int:
+        """How many plans were bound; a shape that comes again needs none."""
+        return self._bound.made
+
+    def _run(
+        self, inputs: Sequence[Any], targets: Sequence[Any]
+    ) -> tuple[float, float, np.ndarray]:
+        """Evaluate one piece; the arrays may be slices."""
+        key = tuple(map(Spec.of, inputs)), tuple(map(Spec.of, targets))
+        run = self._bound.get(key, lambda: self._bind(key))
         graph, device = run.graph, self.state.device
+        arrays = [backend.to_device(a, device) for a in (*inputs, *targets)]
         outputs = [
             backend.empty(graph.specs[v].shape, graph.specs[v].dtype, device)
             for v in graph.outputs
         ]
-        run([backend.to_device(a, device) for a in (*work.inputs, *work.targets)], outputs)
+        run([device.module.ascontiguousarray(a) for a in arrays], outputs)
         run.forget()
         losses, correct, result = map(backend.to_host, outputs)
         return float(losses.sum(dtype=np.float64)), float(correct), result
 
-    def _bind(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> Executor:
+    def _size(self, specs: Specs, batch: int) -> int:
+        """Return how many samples are evaluated at a time."""
+
+        def plan_of(samples: int) -> Plan:
+            inputs, targets = (of_samples(s, samples, self.batch_axis) for s in specs)
+            return self._plan((inputs, targets))
+
+        return -(-batch // pieces(plan_of, batch, budget_bytes=self.budget))
+
+    def _plan(self, specs: Specs) -> Plan:
         state = self.state
-        plan = evaluation_plan(
-            self.objective, (inputs, targets), state.leaves, state.device, self.fuse
-        )
-        leaves = [t.value for t in state.leaves]
-        return Executor(plan, leaves, device=state.device, pool=self._pool)
+        return evaluation_plan(self.objective, specs, state.leaves, state.device, self.fuse)
+
+    def _bind(self, specs: Specs) -> Executor:
+        leaves = [t.value for t in self.state.leaves]
+        return Executor(self._plan(specs), leaves, device=self.state.device, pool=self._pool)

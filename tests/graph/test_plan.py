@@ -17,6 +17,7 @@ from hpctrain.graph.passes import EXACT, optimise, own_outputs
 from hpctrain.graph.plan import make_plan
 from hpctrain.graph.segments import cut
 from hpctrain.models.workloads import WORKLOADS
+from hpctrain.parallel.pieces import pieces as pieces_of
 
 pytestmark = pytest.mark.serial
 F4 = np.dtype(np.float32)
@@ -208,25 +209,32 @@ def test_a_constant_of_other_strides_is_not_taken_to_be_contiguous():
     np.testing.assert_array_equal(out, table.asnumpy().reshape(-1))
 
 
-@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_workload_is_planned_in_little_more_than_the_lower_bound(name, training):
-    """At full size; the shares of naive memory are those of the MXNet paper.
+def test_training_takes_half_the_naive_memory_and_little_more_than_the_bound(name):
+    """At full size; the share is that of the MXNet paper.
 
     Chen et al., "MXNet: a flexible and efficient machine learning library for heterogeneous
-    distributed systems" (2015), section 4: 1/2 in training and 1/4 in inference, for deep
-    networks. A network of few layers cannot come down to 1/4: the two largest of its few
-    values are in use at the same time.
+    distributed systems" (2015), section 4: 1/2 in training and 1/4 in inference.
     """
-    plan = make_plan(optimise(of_model(name).graph(training), EXACT))
+    plan = make_plan(optimise(of_model(name).graph(training=True), EXACT))
 
+    assert plan.arena_bytes <= plan.naive_bytes / 2
     assert plan.arena_bytes <= 1.10 * plan.bound_bytes
-    if training:
-        assert plan.arena_bytes <= plan.naive_bytes / 2
-    elif name in ("resnet20", "gpt"):
-        assert plan.arena_bytes <= plan.naive_bytes / 4
-    else:
-        assert plan.bound_bytes > plan.naive_bytes / 4
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_inference_takes_a_quarter_of_the_naive_memory_in_pieces(name):
+    """At full size; deep networks in one piece, those of few layers in two or three."""
+    subject = of_model(name)
+
+    count = pieces_of(subject.inference, subject.batch)
+
+    whole, piece = map(subject.inference, (subject.batch, -(-subject.batch // count)))
+    said = f"{count} piece(s)"
+    assert piece.arena_bytes <= whole.naive_bytes / 4, said
+    assert piece.arena_bytes <= 1.10 * piece.bound_bytes, said
+    assert (count == 1) == (whole.arena_bytes <= whole.naive_bytes / 4), said
+    assert count <= 3, said
 
 
 @pytest.mark.parametrize("training", [True, False])
