@@ -77,7 +77,9 @@ def _measure(
     trainer = _trainer(work, world, lanes, options, slice_mib)
     inputs, labels = work.make(np.random.default_rng(world.rank))
     part = Work((inputs,), (labels,), work.batch, work.batch * world.size)
+    begun = perf_counter()
     trainer.prepare(*part.specs())
+    prepared = perf_counter() - begun
     times, exposed, loss = [], [], 0.0
     for _ in range(WARM_UP + steps):
         trainer.meter.take()
@@ -100,6 +102,7 @@ def _measure(
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "loss": round(loss, 4),
         "exposed_comm_ms": round(waiting * 1e3, 3),
+        "first_step_ms": round((prepared + times[0]) * 1e3, 3),
     }
 
 

@@ -16,6 +16,7 @@ from hpctrain.comm.agree import agree
 from hpctrain.comm.world import World, start
 from hpctrain.config import NOT_COUNTED, Config, digest, load, split, to_toml
 from hpctrain.errors import ConfigError, HpctrainError
+from hpctrain.graph.fused import prepare
 from hpctrain.graph.marks import AGAIN
 from hpctrain.graph.native import fuses
 from hpctrain.io.sampler import part
@@ -215,6 +216,7 @@ def _settings(config: Config) -> Settings:
 
 def _banner(world: World, step: DataParallel, loader: Any, threads: int) -> dict[str, Any]:
     plan = step.plan_of_first_shape()
+    kernels = prepare(plan.graph)
     again = sum(AGAIN in node.marks for node in plan.graph.nodes)
     return {
         "ranks": f"{world.size} on {len(world.hosts)} host(s), {world.library}",
@@ -223,6 +225,10 @@ def _banner(world: World, step: DataParallel, loader: Any, threads: int) -> dict
         "memory plan": f"{plan.arena_bytes / 2**20:.1f} MiB a rank for activations "
         f"({plan.naive_bytes / 2**20:.1f} without sharing)"
         + (f", {again} of {len(plan.graph.nodes)} operations run again" if again else ""),
+        "kernels": f"{kernels.kernels} fused, {kernels.compiled} of them compiled now, "
+        f"{kernels.seconds:.2f} s"
+        if kernels.kernels
+        else None,
         "records": loader.records.n,
         "batch": f"{loader.plan.batch} over all ranks, {loader.plan.steps} steps an epoch",
         "exchange": f"{len(step.state.flat.slices)} slice(s), "
