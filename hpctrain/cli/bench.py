@@ -12,6 +12,7 @@ import tyro
 
 from hpctrain import backend, engine, models, optim
 from hpctrain.cli.arguments import call
+from hpctrain.cli.bench_fusion import fusion
 from hpctrain.cli.bench_memory import memory
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.world import World, start
@@ -30,7 +31,7 @@ WARM_UP = 5
 
 def run(argv: Sequence[str]) -> int:
     """Run a benchmark; collective over all ranks that were started."""
-    call({"step": step, "memory": memory}, argv, "bench")
+    call({"step": step, "memory": memory, "fusion": fusion}, argv, "bench")
     return 0
 
 

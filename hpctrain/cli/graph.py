@@ -10,6 +10,7 @@ import tyro
 from hpctrain.cli.arguments import call
 from hpctrain.cli.subject import divide, of_words
 from hpctrain.errors import ConfigError
+from hpctrain.graph.budget import least_memory
 from hpctrain.graph.dot import dot
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.passes import FUSED, PASSES, own_outputs, verify
@@ -35,7 +36,7 @@ class Wanted:
     model: tyro.conf.Positional[tuple[str, ...]]
     """a workload, or a configuration file with its settings as flags"""
     name: Annotated[str, tyro.conf.arg(name="pass")] = ""
-    """one pass; those before it have run"""
+    """one pass; those before it have run. recompute comes first, memory shows the plan"""
     dot: Path | None = None
     """where to write the last graph for Graphviz"""
     training: bool = False
@@ -58,20 +59,24 @@ def run(argv: Sequence[str]) -> int:
 
 def _show(wanted: Wanted, words: Sequence[str]) -> None:
     name = wanted.name
-    if name and name not in PASSES:
-        raise ConfigError(f"graph: got pass {name!r}, needed one of {', '.join(PASSES)}")
-    if wanted.inference and wanted.training:
-        raise ConfigError("graph: got --training and --inference, needed one of them")
+    known = ("recompute", *PASSES, "memory")
+    if name and name not in known:
+        raise ConfigError(f"graph: got pass {name!r}, needed one of {', '.join(known)}")
+    if wanted.inference and (wanted.training or name == "recompute"):
+        other = "--training" if wanted.training else "--pass recompute"
+        raise ConfigError(f"graph: got {other} and --inference, needed one of them")
     subject = of_words(words, wanted.batch, wanted.small, 1)
     captured = verify(subject.graph(training=not wanted.inference))
     print(f"{_HEAD}\n{_figures('capture', captured)}")
     before = after = captured
-    for done, found in _passes(captured):
+    for done, found in _passes(captured, name == "recompute"):
         print(_figures(done, found))
         before, after = after, found
         if done == name:
             break
-    if name:
+    if name == "memory":
+        print(f"\nbefore memory\n{after.text()}\n\nafter memory\n{make_plan(after).text()}")
+    elif name:
         print(f"\nbefore {name}\n{before.text()}\n\nafter {name}\n{after.text()}")
     else:
         print(f"\n{after.text()}")
@@ -79,8 +84,11 @@ def _show(wanted: Wanted, words: Sequence[str]) -> None:
         _write(wanted.dot, after, subject.name)
 
 
-def _passes(start: Graph) -> Iterator[tuple[str, Graph]]:
-    """Yield name and result of each pass."""
+def _passes(start: Graph, again: bool) -> Iterator[tuple[str, Graph]]:
+    """Yield name and result of each pass, beginning with recomputation if ``again``."""
+    if again:
+        start = verify(least_memory(start))
+        yield "recompute", start
     for name in FUSED:
         start = verify(PASSES[name](start))
         yield name, start

@@ -51,7 +51,7 @@ def test_graph_writes_a_file_for_graphviz(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["graph", "mlp", "--pass", "magic"], "got pass 'magic', needed one of constants"),
+        (["graph", "mlp", "--pass", "magic"], "got pass 'magic', needed one of recompute, constants"),
         (["graph", "bert"], "got 'bert', needed one of mlp"),
         (["graph", "mlp", "--training", "--inference"], "needed one of them"),
         (["graph", "mlp", "--small", "--dot", "/nowhere/x.dot"], "cannot write /nowhere/x.dot"),
@@ -119,3 +119,18 @@ def test_the_process_needs_what_was_planned(name, batch):
     assert done.returncode == 0, done.stderr
     planned, peak = map(int, done.stdout.split())
     assert 0.95 < peak / planned < 1.05
+
+
+def test_graph_shows_recomputation_and_the_plan(capsys):
+    again = printed(capsys, "graph", "resnet20", "--small", "--pass", "recompute")
+    plan = printed(capsys, "graph", "mlp", "--small", "--pass", "memory")
+
+    before, after = again.split("after recompute\n")
+    assert after.count(" = conv(") > before.count(" = conv(")
+    assert "\nafter memory\narena " in plan and "@0" in plan
+
+
+def test_recomputation_needs_a_training_step(capsys):
+    assert main(["graph", "mlp", "--pass", "recompute", "--inference"]) == 2
+
+    assert "got --pass recompute and --inference" in capsys.readouterr().out
