@@ -51,7 +51,7 @@ def test_graph_writes_a_file_for_graphviz(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["graph", "mlp", "--pass", "magic"], "got pass 'magic', needed one of recompute, constants"),
+        (["graph", "mlp", "--pass", "magic"], "got pass 'magic', needed one of recompute"),
         (["graph", "bert"], "got 'bert', needed one of mlp"),
         (["graph", "mlp", "--training", "--inference"], "needed one of them"),
         (["graph", "mlp", "--small", "--dot", "/nowhere/x.dot"], "cannot write /nowhere/x.dot"),
