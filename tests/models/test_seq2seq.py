@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 from hpctrain import engine, models
-from hpctrain.autograd import Tensor
+from hpctrain.autograd import Tensor, record
 from hpctrain.comm.group import Group
 from hpctrain.models.seq2seq import count_tokens, greedy, shifted
 from hpctrain.nn import MaskedSoftmaxCELoss
@@ -48,6 +48,25 @@ def test_padding_has_no_influence(attention, hybrid):
         )  # fmt: skip
         want = net(*(Tensor(a.copy()) for a in alone)).asnumpy()
         np.testing.assert_allclose(together[row, : length + 1], want[0], 1e-11, 1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("attention", [True, False])
+def test_hybridized_equals_eager_bit_for_bit(attention):
+    source, lengths, labels = batch(np.random.default_rng(2), 4, 5)
+    given = [Tensor(a) for a in (source, lengths, shifted(labels, START))]
+
+    def step(hybrid):
+        net = models.create("seq2seq", vocab=VOCAB, width=8, attention=attention)
+        net.initialize(seed=3)
+        net.hybridize(hybrid)
+        with record():
+            losses = MaskedSoftmaxCELoss()(net(*given), Tensor(labels))
+        losses.backward()
+        return [losses.asnumpy(), *(p.grad().asnumpy() for p in net.collect_params().values())]
+
+    for eager, captured in zip(step(False), step(True), strict=True):
+        np.testing.assert_array_equal(captured, eager)
 
 
 @pytest.mark.serial
