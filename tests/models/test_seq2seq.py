@@ -63,7 +63,8 @@ def test_hybridized_equals_eager_bit_for_bit(attention):
         with record():
             losses = MaskedSoftmaxCELoss()(net(*given), Tensor(labels))
         losses.backward()
-        return [losses.asnumpy(), *(p.grad().asnumpy() for p in net.collect_params().values())]
+        trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
+        return [losses.asnumpy(), *(p.grad().asnumpy() for p in trained)]
 
     for eager, captured in zip(step(False), step(True), strict=True):
         np.testing.assert_array_equal(captured, eager)
