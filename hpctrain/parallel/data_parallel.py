@@ -89,7 +89,8 @@ class DataParallel:
         self._order: list[int] = []
         # Slices of nothing but padding, which no segment makes final.
         self._empty = [s.index for s in flat.slices if s.index and not s.parameters]
-        self._factors = state.factors()
+        factors = state.factors()
+        self._runs = [flat.runs(piece, factors) for piece in flat.slices]
         self._parameters = [engine.variable(f"parameters {s.index}") for s in flat.slices]
         self._gradients = [engine.variable(f"gradients {s.index}") for s in flat.slices]
         self._arena = engine.variable("arena")
@@ -279,7 +280,7 @@ class DataParallel:
     def _update(self, piece: Slice, number: int) -> None:
         flat, state = self.state.flat, self.state
         lr = self.schedule.lr(number)
-        for start, stop, (lr_mult, wd_mult) in flat.runs(piece, self._factors):
+        for start, stop, (lr_mult, wd_mult) in self._runs[piece.index]:
             self.optimizer.update(
                 flat.weights[start:stop],
                 flat.grads[start:stop],
