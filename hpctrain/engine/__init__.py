@@ -18,7 +18,9 @@ A random number generator is a variable as well, and drawing from it *writes* it
         engine.wait(weight)
 
 Workers belong to lanes (``compute``, ``comm``, ``io``, ``copy``); each lane runs its ready
-tasks by priority, then in push order.  A lane that is too far ahead makes ``push`` wait.  A
+tasks by priority, then in push order; an *ordered* lane strictly in push order.  A *deferred*
+task only starts something: its worker looks after it until it is done, and starts others
+meanwhile.  A lane that is too far ahead makes ``push`` wait.  A
 task's exception travels through the variables to whoever waits, once.  ``SerialEngine``
 behind the same interface runs everything at the push: the oracle, and the engine to debug
 with.
@@ -30,17 +32,19 @@ push with a wait for it takes 40 µs (Python 3.11, one thread per lane, 2-core v
 
 from hpctrain.engine.create import create
 from hpctrain.engine.interface import DEFAULT_LANES, Engine, Statistics
-from hpctrain.engine.lanes import LaneStatistics
+from hpctrain.engine.lanes import LaneSpec, LaneStatistics
 from hpctrain.engine.serial import SerialEngine
-from hpctrain.engine.task import Operation
+from hpctrain.engine.task import Operation, Pending
 from hpctrain.engine.threaded import ThreadedEngine
 from hpctrain.engine.variable import Variable
 
 __all__ = [
     "DEFAULT_LANES",
     "Engine",
+    "LaneSpec",
     "LaneStatistics",
     "Operation",
+    "Pending",
     "SerialEngine",
     "Statistics",
     "ThreadedEngine",

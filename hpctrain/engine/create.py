@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from hpctrain.engine.interface import DEFAULT_LANES, Engine
+from hpctrain.engine.lanes import LaneSpec
 from hpctrain.engine.serial import SerialEngine
 from hpctrain.engine.threaded import ThreadedEngine
 from hpctrain.errors import ConfigError, EngineError
@@ -13,7 +14,7 @@ __all__ = ["create"]
 
 def create(
     kind: str = "threaded",
-    lanes: Mapping[str, int] = DEFAULT_LANES,
+    lanes: Mapping[str, int | LaneSpec] = DEFAULT_LANES,
     run_ahead: int = 64,
     recorder: Recorder | None = None,
     on_failure: Callable[[EngineError], object] | None = None,
@@ -24,8 +25,8 @@ def create(
     ----------
     kind : {"threaded", "serial"}
         ``serial`` runs everything at the push and has no use for workers and ``run_ahead``.
-    lanes : mapping of str to int
-        Workers of each lane.
+    lanes : mapping of str to int or LaneSpec
+        Workers of each lane; or all that there is to say about it.
     run_ahead : int
         How many tasks a lane may have pushed and not done before ``push`` waits.
     recorder : Recorder, optional

@@ -4,17 +4,18 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from types import MappingProxyType, TracebackType
 from typing import NoReturn, Self
 
-from hpctrain.engine.lanes import LaneStatistics
+from hpctrain.engine.lanes import Lane, LaneSpec, LaneStatistics
 from hpctrain.engine.task import Operation
 from hpctrain.engine.variable import Variable
 from hpctrain.errors import ConfigError, EngineError
 
-__all__ = ["DEFAULT_LANES", "Engine", "Statistics"]
+__all__ = ["DEFAULT_LANES", "Engine", "Statistics", "ages"]
 
-DEFAULT_LANES: Mapping[str, int] = MappingProxyType(
+DEFAULT_LANES: Mapping[str, int | LaneSpec] = MappingProxyType(
     {"compute": 1, "comm": 1, "io": 1, "copy": 1}
 )
 
@@ -55,8 +56,8 @@ class Engine(ABC):
 
     Parameters
     ----------
-    lanes : mapping of str to int
-        Workers of each lane, at least 1.
+    lanes : mapping of str to int or LaneSpec
+        Workers of each lane, at least 1; or all that there is to say about it.
 
     Raises
     ------
@@ -69,21 +70,18 @@ class Engine(ABC):
     not started is dropped.
     """
 
-    def __init__(self, lanes: Mapping[str, int]) -> None:
+    def __init__(self, lanes: Mapping[str, int | LaneSpec]) -> None:
         if not lanes:
             raise ConfigError("engine: got no lanes, needed at least one")
-        for name, workers in lanes.items():
-            if workers < 1:
-                raise ConfigError(
-                    f"engine: lane {name} has {workers} workers, needed at least 1"
-                )
+        for name, spec in lanes.items():
+            _check_lane(name, LaneSpec(spec) if isinstance(spec, int) else spec)
         self._lane_names = tuple(lanes)
 
     def variable(self, name: str = "") -> Variable:
         """Return a new variable of this engine, at version 0."""
         return Variable(name, self)
 
-    def operation(
+    def operation(  # noqa: PLR0913 (as push)
         self,
         fn: Callable[[], object],
         reads: Iterable[Variable] = (),
@@ -91,14 +89,15 @@ class Engine(ABC):
         lane: str = "compute",
         priority: int = 0,
         name: str = "",
+        deferred: bool = False,
     ) -> Operation:
         """Prepare what ``push_operation`` pushes; parameters as of ``push``.
 
         The caller's file and line are noted here, once.
         """
-        return self._prepare(fn, tuple(reads), tuple(writes), lane, priority, name)
+        return self._prepare(fn, tuple(reads), tuple(writes), lane, priority, name, deferred)
 
-    def push(
+    def push(  # noqa: PLR0913 (all but two have defaults)
         self,
         fn: Callable[[], object],
         reads: Iterable[Variable] = (),
@@ -106,13 +105,15 @@ class Engine(ABC):
         lane: str = "compute",
         priority: int = 0,
         name: str = "",
+        deferred: bool = False,
     ) -> None:
         """Push a function to run as soon as its variables and its lane allow.
 
         Parameters
         ----------
         fn : callable
-            Takes no arguments; what it returns is dropped.  It may push, but not wait.
+            Takes no arguments; what it returns is dropped, unless ``deferred``.  It may push,
+            but not wait.
         reads, writes : iterable of Variable
             What it uses.  Repeats are dropped; a variable in both counts as a write.
         lane : str
@@ -121,6 +122,11 @@ class Engine(ABC):
             Among the ready tasks of a lane the biggest runs first, then the oldest.
         name : str
             For messages and traces; by default the name of the function.
+        deferred : bool
+            ``fn`` only starts something and returns what has ``test()``, a method that says
+            without blocking whether it is done (or None, if nothing is left to do).  The
+            task is done when that is; until then its worker looks after it now and then, and
+            starts other tasks, up to ``in_flight`` of its lane.
 
         Raises
         ------
@@ -134,7 +140,7 @@ class Engine(ABC):
         come while their own thread holds the engine's lock.
         """
         self.push_operation(
-            self._prepare(fn, tuple(reads), tuple(writes), lane, priority, name)
+            self._prepare(fn, tuple(reads), tuple(writes), lane, priority, name, deferred)
         )
 
     @abstractmethod
@@ -188,6 +194,10 @@ class Engine(ABC):
     def statistics(self) -> Statistics:
         """Return the counts of this moment."""
 
+    @abstractmethod
+    def running(self) -> list[tuple[str, str, float]]:
+        """Return lane, name and age in seconds of each task that runs now, oldest first."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -199,7 +209,7 @@ class Engine(ABC):
     ) -> None:
         self.close(drop=kind is not None)
 
-    def _prepare(
+    def _prepare(  # noqa: PLR0913 (as push)
         self,
         fn: Callable[[], object],
         reads: tuple[Variable, ...],
@@ -207,6 +217,7 @@ class Engine(ABC):
         lane: str,
         priority: int,
         name: str,
+        deferred: bool,
     ) -> Operation:
         if lane not in self._lane_names:
             known = ", ".join(self._lane_names)
@@ -223,7 +234,30 @@ class Engine(ABC):
         # Two frames up is the caller of push or operation: cheap, and no traceback is built.
         frame = sys._getframe(2)
         site = (frame.f_code.co_filename, frame.f_lineno)
-        return Operation(fn, reads, writes, lane, priority, name, site, self)
+        return Operation(fn, reads, writes, lane, priority, name, site, self, deferred)
 
     def _refuse_foreign(self, what: str) -> NoReturn:
         raise EngineError(f"engine: {what} belongs to another engine; make it with this one")
+
+
+def _check_lane(name: str, spec: LaneSpec) -> None:
+    if spec.workers < 1 or spec.in_flight < 1:
+        raise ConfigError(
+            f"engine: lane {name} has {spec.workers} workers and {spec.in_flight} tasks in "
+            "flight, needed at least 1 of each"
+        )
+    if spec.ordered and spec.workers > 1:
+        raise ConfigError(
+            f"engine: lane {name} is ordered and has {spec.workers} workers, needed 1"
+        )
+
+
+def ages(lanes: Iterable[Lane]) -> list[tuple[str, str, float]]:
+    """Return what the lanes run now, for `Engine.running`."""
+    now = monotonic()
+    found = [
+        (lane.name, name, now - start)
+        for lane in lanes
+        for name, start in list(lane.active.values())
+    ]
+    return sorted(found, key=lambda row: -row[2])

@@ -1,12 +1,38 @@
-"""Lanes: a priority queue of ready tasks, and what the lane has done so far."""
+"""Lanes: a queue of ready tasks, and what the lane has done so far."""
 
 import heapq
+from collections import deque
 from dataclasses import dataclass
 from threading import Condition, Lock
+from time import monotonic
 
 from hpctrain.engine.task import Task
 
-__all__ = ["Lane", "LaneStatistics", "ThreadedLane"]
+__all__ = ["Lane", "LaneSpec", "LaneStatistics", "ThreadedLane"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpec:
+    """What kind of lane it is.
+
+    Parameters
+    ----------
+    workers : int
+        Threads, at least 1.
+    ordered : bool
+        Start the tasks strictly in push order, whatever is ready: what ranks do in such a
+        lane they do in one order on all of them. Needs one worker.
+    in_flight : int
+        How many deferred tasks one worker may have under way, at least 1.
+    pause_s : float
+        How long a worker sleeps between two looks at its deferred tasks; 0 to look on and on,
+        which is right only on a core of its own.
+    """
+
+    workers: int = 1
+    ordered: bool = False
+    in_flight: int = 1
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +66,51 @@ class LaneStatistics:
 class Lane:
     """The ready tasks of a lane, and its counts; pure data."""
 
-    def __init__(self, name: str, workers: int) -> None:
+    def __init__(self, name: str, spec: LaneSpec | int = 1) -> None:
         self.name = name
-        self.workers = workers
+        self.spec = LaneSpec(spec) if isinstance(spec, int) else spec
+        self.workers = self.spec.workers
+        self.active: dict[int, tuple[str, float]] = {}  # by order: name and start of a task
         self.pending = 0  # pushed and not done
         self.running = 0
         self.done = 0
         self.skipped = 0
         self._ready: list[tuple[int, int, Task]] = []
+        self._turns: deque[int] = deque()  # of an ordered lane: the orders of what was pushed
 
     def __bool__(self) -> bool:
-        return bool(self._ready)
+        if not self.spec.ordered:
+            return bool(self._ready)
+        return bool(self._ready) and self._ready[0][1] == self._turns[0]
+
+    def add(self, task: Task) -> None:
+        """Count a task that was pushed, ready or not."""
+        self.pending += 1
+        if self.spec.ordered:
+            self._turns.append(task.order)
 
     def offer(self, task: Task) -> None:
         """Add a ready task."""
         # The order is unique, so that tasks themselves are never compared.
-        heapq.heappush(self._ready, (-task.operation.priority, task.order, task))
+        priority = 0 if self.spec.ordered else -task.operation.priority
+        heapq.heappush(self._ready, (priority, task.order, task))
 
     def take(self) -> Task:
-        """Remove and return the ready task of the biggest priority, the oldest among equals."""
-        self.running += 1
-        return heapq.heappop(self._ready)[2]
+        """Remove and return the ready task whose turn it is.
 
-    def settle(self, skipped: bool) -> None:
+        That is the one of the biggest priority, the oldest among equals; in an ordered lane the
+        oldest of all.
+        """
+        self.running += 1
+        task = heapq.heappop(self._ready)[2]
+        if self.spec.ordered:
+            self._turns.popleft()
+        self.active[task.order] = (task.operation.label, monotonic())
+        return task
+
+    def settle(self, task: Task, skipped: bool) -> None:
         """Count a taken task as done."""
+        del self.active[task.order]
         self.running -= 1
         self.pending -= 1
         self.done += 1
@@ -86,8 +133,8 @@ class Lane:
 class ThreadedLane(Lane):
     """A lane with worker threads, which all wait under the one lock of the engine."""
 
-    def __init__(self, name: str, workers: int, lock: Lock) -> None:
-        super().__init__(name, workers)
+    def __init__(self, name: str, spec: LaneSpec | int, lock: Lock) -> None:
+        super().__init__(name, spec)
         self.awake = Condition(lock)  # for workers: a task is ready, or the engine ends
         self.room = Condition(lock)  # for pushers: a task is done
         self.idle = 0  # workers that wait
@@ -99,8 +146,8 @@ class ThreadedLane(Lane):
         if self.idle:
             self.awake.notify()
 
-    def settle(self, skipped: bool) -> None:
+    def settle(self, task: Task, skipped: bool) -> None:
         """Count a taken task as done and let a blocked pusher in."""
-        super().settle(skipped)
+        super().settle(task, skipped)
         if self.blocked:
             self.room.notify()

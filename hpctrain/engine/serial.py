@@ -5,17 +5,19 @@ It shares no dependency rule with the threaded engine: push order is right by it
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 
 from hpctrain.engine.failure import Failure, Ledger
-from hpctrain.engine.interface import DEFAULT_LANES, Engine, Statistics
-from hpctrain.engine.lanes import Lane
+from hpctrain.engine.interface import DEFAULT_LANES, Engine, Statistics, ages
+from hpctrain.engine.lanes import Lane, LaneSpec
 from hpctrain.engine.task import Operation, Task
 from hpctrain.engine.variable import Variable
 from hpctrain.errors import EngineError
 from hpctrain.trace import Recorder
 
 __all__ = ["SerialEngine"]
+
+PAUSE_S = 1e-4  # between two looks at what a deferred task has started
 
 
 class SerialEngine(Engine):
@@ -25,8 +27,8 @@ class SerialEngine(Engine):
     ----------
     recorder : Recorder, optional
         Gets a span for each task while it is enabled, on the track of its lane.
-    lanes : mapping of str to int
-        The lanes that a push may name; nothing depends on the workers.
+    lanes : mapping of str to int or LaneSpec
+        The lanes that a push may name; nothing else about them matters.
     on_failure : callable, optional
         Called with the ``EngineError`` at once when a task fails.
 
@@ -40,7 +42,7 @@ class SerialEngine(Engine):
     def __init__(
         self,
         recorder: Recorder | None = None,
-        lanes: Mapping[str, int] = DEFAULT_LANES,
+        lanes: Mapping[str, int | LaneSpec] = DEFAULT_LANES,
         on_failure: Callable[[EngineError], object] | None = None,
     ) -> None:
         super().__init__(lanes)
@@ -60,7 +62,7 @@ class SerialEngine(Engine):
             raise EngineError(f"engine.push: {operation.label} came after close")
         self._queue.append(Task(operation, self._order))
         self._order += 1
-        self._lanes[operation.lane].pending += 1
+        self._lanes[operation.lane].add(self._queue[-1])
         if self._running is None:
             self._drain()
 
@@ -92,6 +94,10 @@ class SerialEngine(Engine):
         counts = {name: lane.statistics() for name, lane in self._lanes.items()}
         return Statistics(counts, len(self._ledger))
 
+    def running(self) -> list[tuple[str, str, float]]:
+        """Return what runs now; see ``Engine.running``."""
+        return ages(self._lanes.values())
+
     def _refuse_inside(self, call: str) -> None:
         if self._running is not None:
             label = self._running.operation.label
@@ -105,7 +111,8 @@ class SerialEngine(Engine):
             task = self._queue.popleft()
             self._running = task
             lane = self._lanes[task.operation.lane]
-            lane.running += 1
+            lane.offer(task)
+            lane.take()
             try:
                 poison = task.poison()
                 failure = poison or self._run(task)
@@ -115,12 +122,12 @@ class SerialEngine(Engine):
                 variable.writes += 1
                 variable.version += 1
                 variable.failure = failure
-            lane.settle(skipped=poison is not None)
+            lane.settle(task, skipped=poison is not None)
 
     def _run(self, task: Task) -> Failure | None:
         recorder = self._recorder
         start = perf_counter_ns()
-        failure = task.run()
+        failure = task.run() or _complete(task)
         if recorder is not None and recorder.enabled:
             operation = task.operation
             recorder.span(operation.lane, operation.label, start, perf_counter_ns())
@@ -128,3 +135,13 @@ class SerialEngine(Engine):
             self._ledger.enter(failure)
             self._ledger.announce(failure)
         return failure
+
+
+def _complete(task: Task) -> Failure | None:
+    """Wait for what a deferred task has started."""
+    while task.pending is not None:
+        done, failure = task.poll()
+        if done:
+            return failure
+        sleep(PAUSE_S)
+    return None

@@ -1,12 +1,19 @@
 """Operations, prepared once, and tasks: one push of an operation."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from hpctrain.engine.failure import Failure
 from hpctrain.engine.variable import Variable
 
-__all__ = ["Operation", "Task"]
+__all__ = ["Operation", "Pending", "Task"]
+
+
+class Pending(Protocol):
+    """Something under way, as a deferred task returns it."""
+
+    def test(self) -> bool:
+        """Return whether it is done, without blocking; may raise what went wrong."""
 
 
 class Operation(NamedTuple):
@@ -15,7 +22,7 @@ class Operation(NamedTuple):
     Parameters
     ----------
     fn : callable
-        Takes no arguments; what it returns is dropped.
+        Takes no arguments; what it returns is dropped, unless the task is deferred.
     reads, writes : tuple of Variable
         Disjoint, without repeats.
     lane : str
@@ -28,6 +35,8 @@ class Operation(NamedTuple):
         File and line that prepared it.
     owner : object
         The engine that prepared it.
+    deferred : bool
+        Whether ``fn`` returns a `Pending`, and the task is done when that is.
     """
 
     fn: Callable[[], object]
@@ -38,6 +47,7 @@ class Operation(NamedTuple):
     name: str
     site: tuple[str, int]
     owner: object
+    deferred: bool = False
 
     @property
     def label(self) -> str:
@@ -54,14 +64,17 @@ class Task:
         Place in the push order of the engine.
     missing : int
         How many variables have not granted their use; at 0 the task is ready.
+    pending : Pending or None
+        What a deferred task has started.
     """
 
-    __slots__ = ("missing", "operation", "order")
+    __slots__ = ("missing", "operation", "order", "pending")
 
     def __init__(self, operation: Operation, order: int) -> None:
         self.operation = operation
         self.order = order
         self.missing = 0
+        self.pending: Any = None
 
     def enqueue(self) -> bool:
         """Append the task to all its variables and return whether it is ready."""
@@ -91,11 +104,20 @@ class Task:
     def run(self) -> Failure | None:
         """Run the function and return its failure, if it raised anything at all."""
         try:
-            self.operation.fn()
+            value = self.operation.fn()
         except BaseException as error:
             # Interrupts and exits too: a worker has nobody to pass them to but who waits.
             return self.failure(error)
+        if self.operation.deferred:
+            self.pending = value
         return None
+
+    def poll(self) -> tuple[bool, Failure | None]:
+        """Return whether what a deferred task has started is done, and its failure."""
+        try:
+            return self.pending.test(), None
+        except BaseException as error:
+            return True, self.failure(error)
 
     def failure(self, cause: BaseException) -> Failure:
         """Return ``cause`` as a failure of this task."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from threading import Condition, Lock, Thread, get_ident, main_thread
-from time import perf_counter_ns
 
 from hpctrain.engine.failure import Failure, Ledger
-from hpctrain.engine.interface import DEFAULT_LANES, Engine, Statistics
-from hpctrain.engine.lanes import ThreadedLane
+from hpctrain.engine.flight import Flight
+from hpctrain.engine.interface import DEFAULT_LANES, Engine, Statistics, ages
+from hpctrain.engine.lanes import LaneSpec, ThreadedLane
 from hpctrain.engine.task import Operation, Task
 from hpctrain.engine.variable import Variable
 from hpctrain.errors import ConfigError, EngineError
@@ -23,8 +23,8 @@ class ThreadedEngine(Engine):
 
     Parameters
     ----------
-    lanes : mapping of str to int
-        Worker threads of each lane.
+    lanes : mapping of str to int or LaneSpec
+        Worker threads of each lane; or all that there is to say about it.
     run_ahead : int
         How many tasks a lane may have pushed and not done before ``push`` waits.
     recorder : Recorder, optional
@@ -44,7 +44,7 @@ class ThreadedEngine(Engine):
 
     def __init__(
         self,
-        lanes: Mapping[str, int] = DEFAULT_LANES,
+        lanes: Mapping[str, int | LaneSpec] = DEFAULT_LANES,
         run_ahead: int = 64,
         recorder: Recorder | None = None,
         on_failure: Callable[[EngineError], object] | None = None,
@@ -82,7 +82,7 @@ class ThreadedEngine(Engine):
                 self._admit(lane, operation)
             task = Task(operation, self._order)
             self._order += 1
-            lane.pending += 1
+            lane.add(task)
             if task.enqueue():
                 lane.offer(task)
 
@@ -145,7 +145,12 @@ class ThreadedEngine(Engine):
             counts = {name: lane.statistics() for name, lane in self._lanes.items()}
             return Statistics(counts, len(self._ledger))
 
-    # All below but _run is called under the lock.
+    def running(self) -> list[tuple[str, str, float]]:
+        """Return what runs now; see ``Engine.running``."""
+        with self._lock:
+            return ages(self._lanes.values())
+
+    # All below is called under the lock.
 
     def _admit(self, lane: ThreadedLane, operation: Operation) -> None:
         """Wait until ``lane`` has room, or refuse if the engine closes."""
@@ -204,26 +209,25 @@ class ThreadedEngine(Engine):
 
     def _work(self, lane: ThreadedLane, track: str) -> None:
         """Take and run the ready tasks of ``lane`` until the engine ends."""
+        flight = Flight(track, lane.spec.in_flight, self._recorder)
         with self._lock:
-            while (task := self._take(lane)) is not None:
-                failure = poison = task.poison()
-                if poison is None:
-                    self._lock.release()
-                    try:
-                        failure = self._run(task, track)
-                    finally:
-                        self._lock.acquire()
-                    if failure is not None:
-                        self._ledger.enter(failure)
-                self._finish(task, failure)
-                lane.settle(skipped=poison is not None)
-                if self._waiting and self._quiet():
-                    self._settled.notify_all()
+            while (task := self._take(lane, flight)) is not None or flight:
+                if task is not None:
+                    self._start(lane, flight, task)
+                if flight:
+                    self._look_after(lane, flight)
                 # An idle worker must not keep alive what its last task has captured.
-                task = failure = poison = None
+                task = None
 
-    def _take(self, lane: ThreadedLane) -> Task | None:
-        """Wait for a ready task; None at the end of the engine."""
+    def _take(self, lane: ThreadedLane, flight: Flight) -> Task | None:
+        """Wait for a ready task; None to look after what is under way, or to end."""
+        if flight:
+            pause_s = lane.spec.pause_s
+            if pause_s and (flight.full or not lane) and not flight.fresh:
+                lane.idle += 1
+                lane.awake.wait(pause_s)
+                lane.idle -= 1
+            return lane.take() if lane and not flight.full and not self._dropping else None
         while not lane or self._dropping:
             # The interpreter joins the workers before it ends.  If the main thread has ended
             # without closing, what it pushed is finished, and then they stop.
@@ -236,18 +240,43 @@ class ThreadedEngine(Engine):
             lane.idle -= 1
         return lane.take()
 
-    def _run(self, task: Task, track: str) -> Failure | None:
-        """Run ``task`` outside the lock."""
-        recorder = self._recorder
-        if recorder is None or not recorder.enabled:
-            failure = task.run()
-        else:
-            start = perf_counter_ns()
-            failure = task.run()
-            recorder.span(track, task.operation.label, start, perf_counter_ns())
-        if failure is not None:
-            self._ledger.announce(failure)
-        return failure
+    def _start(self, lane: ThreadedLane, flight: Flight, task: Task) -> None:
+        """Run a task; what it leaves under way goes to ``flight``."""
+        failure = poison = task.poison()
+        if poison is None:
+            self._lock.release()
+            try:
+                failure = flight.run(task)
+            finally:
+                self._lock.acquire()
+            if failure is None and task.pending is not None:
+                return
+        self._end(lane, task, failure, poison is not None)
+
+    def _look_after(self, lane: ThreadedLane, flight: Flight) -> None:
+        """Finish the deferred tasks that are done."""
+        self._lock.release()
+        try:
+            done = flight.poll()
+        finally:
+            self._lock.acquire()
+        for task, failure in done:
+            self._end(lane, task, failure, skipped=False)
+
+    def _end(
+        self, lane: ThreadedLane, task: Task, failure: Failure | None, skipped: bool
+    ) -> None:
+        if failure is not None and not skipped:
+            self._ledger.enter(failure)
+            self._lock.release()
+            try:
+                self._ledger.announce(failure)
+            finally:
+                self._lock.acquire()
+        self._finish(task, failure)
+        lane.settle(task, skipped)
+        if self._waiting and self._quiet():
+            self._settled.notify_all()
 
     def _finish(self, task: Task, failure: Failure | None) -> None:
         """Complete the uses of ``task`` and hand on what they granted."""

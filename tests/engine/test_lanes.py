@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hpctrain.engine.lanes import Lane, LaneStatistics
+from hpctrain.engine.lanes import Lane, LaneSpec, LaneStatistics
 from hpctrain.engine.task import Operation, Task
 
 pytestmark = pytest.mark.serial
@@ -35,12 +35,23 @@ def test_counts_follow_a_task_from_push_to_end():
         lane.offer(make(0, order))
     assert lane.statistics() == LaneStatistics(2, 3, 2, 0, 0, 0)
 
-    lane.take()
+    first = lane.take()
     assert lane.statistics() == LaneStatistics(2, 2, 1, 1, 0, 0)
-    lane.settle(skipped=False)
-    lane.take()
-    lane.settle(skipped=True)
+    lane.settle(first, skipped=False)
+    lane.settle(lane.take(), skipped=True)
     assert lane.statistics() == LaneStatistics(2, 1, 0, 0, 2, 1)
+
+
+def test_an_ordered_lane_gives_tasks_in_push_order_only():
+    lane, tasks = Lane("comm", LaneSpec(ordered=True)), [make(0, 0), make(9, 1), make(5, 2)]
+    for task in tasks:
+        lane.add(task)
+    lane.offer(tasks[1])
+    lane.offer(tasks[2])
+    assert not lane
+
+    lane.offer(tasks[0])
+    assert [lane.take() for _ in tasks] == tasks
 
 
 def test_each_worker_has_a_track_of_its_own():
