@@ -75,6 +75,7 @@ from hpctrain.ops.sequence import (
 )
 from hpctrain.ops.slicing import concat, pad, slice, split, stack, unstack
 from hpctrain.ops.softmax import log_softmax, logsumexp, softmax
+from hpctrain.ops.sync_norm import sync_batch_norm
 from hpctrain.ops.unary import (
     abs,
     exp,
@@ -173,6 +174,7 @@ __all__ = [
     "subtract",
     "sum",
     "sum_to",
+    "sync_batch_norm",
     "take",
     "tanh",
     "tile",

@@ -15,8 +15,8 @@ from hpctrain.autograd import Spec
 from hpctrain.ops.blocks import BLOCK, row_spec, spans
 
 __all__ = [
-    "batch_normalise", "batch_pull_back", "batch_scratch", "layer_normalise",
-    "layer_pull_back", "layer_scratch", "rescale",
+    "accumulate", "batch_normalise", "batch_pull_back", "batch_scratch", "layer_normalise",
+    "layer_pull_back", "layer_scratch", "repeat", "rescale", "start", "sum_of", "wide_blocks",
 ]  # fmt: skip
 
 # Elements of a block of wide rows: here loop overhead weighs more than the caches (measured
@@ -34,24 +34,24 @@ def batch_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
     """Write y, mean and var from (x, gamma, beta): statistics of each channel."""
     (x, gamma, beta), (y, mean, var) = ins, outs
     block, wide, total, part = scratch
-    _start(total)
-    for (rows,) in _wide([x], wide):
-        _accumulate(xp, rows, total, part)
+    start(total)
+    for (rows,) in wide_blocks([x], wide):
+        accumulate(xp, rows, total, part)
     _mean_of(xp, total, x, mean)
-    _repeat(wide, mean)
-    _start(total)
-    for rows, out in _wide([x, y], wide):
+    repeat(wide, mean)
+    start(total)
+    for rows, out in wide_blocks([x, y], wide):
         square = block[: rows.size].reshape(rows.shape)
         xp.subtract(rows, wide[: rows.shape[1]], out=out)
         xp.multiply(out, out, out=square)
-        _accumulate(xp, square, total, part)
+        accumulate(xp, square, total, part)
     _mean_of(xp, total, x, var)
     scale = part[: var.size]
     _rstd(xp, var, eps, scale)
     xp.multiply(scale, gamma, out=scale)
-    _repeat(wide, scale)
-    _repeat(total, beta)
-    for (out,) in _wide([y], wide):
+    repeat(wide, scale)
+    repeat(total, beta)
+    for (out,) in wide_blocks([y], wide):
         xp.multiply(out, wide[: out.shape[1]], out=out)
         xp.add(out, total[: out.shape[1]], out=out)
 
@@ -64,26 +64,26 @@ def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
     (dy, x, gamma, mean, var), (dx, dgamma, dbeta) = ins, outs
     block, wide, total, part, other = scratch
     rstd = block[: var.size]
-    _repeat(wide, mean)
-    _start(total)
-    _start(other)
-    for rows, pulled in _wide([x, dy], wide):
+    repeat(wide, mean)
+    start(total)
+    start(other)
+    for rows, pulled in wide_blocks([x, dy], wide):
         product = block[: rows.size].reshape(rows.shape)
         xp.subtract(rows, wide[: rows.shape[1]], out=product)
         xp.multiply(product, pulled, out=product)
-        _accumulate(xp, product, total, part)
-        _accumulate(xp, pulled, other, part)
-    _sum_of(xp, total, dgamma)
-    _sum_of(xp, other, dbeta)
+        accumulate(xp, product, total, part)
+        accumulate(xp, pulled, other, part)
+    sum_of(xp, total, dgamma)
+    sum_of(xp, other, dbeta)
     _rstd(xp, var, eps, rstd)
     xp.multiply(dgamma, rstd, out=dgamma)
     a, b, c = total, part, other
     count = max(1, x.size // max(1, mean.size))
     first = gamma * rstd
-    _repeat(b, first * rstd * dgamma * (-1 / count))
-    _repeat(c, first * dbeta * (-1 / count))
-    _repeat(a, first)
-    for rows, pulled, out in _wide([x, dy, dx], wide):
+    repeat(b, first * rstd * dgamma * (-1 / count))
+    repeat(c, first * dbeta * (-1 / count))
+    repeat(a, first)
+    for rows, pulled, out in wide_blocks([x, dy, dx], wide):
         width, term = rows.shape[1], block[: rows.size].reshape(rows.shape)
         xp.subtract(rows, wide[:width], out=out)
         xp.multiply(out, b[:width], out=out)
@@ -96,9 +96,9 @@ def rescale(xp: Any, ins: Any, y: Any, scratch: Any) -> None:
     """Write y from (x, scale, shift), one of each for each channel, in one pass."""
     x, scale, shift = ins
     wide, other = scratch
-    _repeat(wide, scale)
-    _repeat(other, shift)
-    for rows, out in _wide([x, y], wide):
+    repeat(wide, scale)
+    repeat(other, shift)
+    for rows, out in wide_blocks([x, y], wide):
         xp.multiply(rows, wide[: rows.shape[1]], out=out)
         xp.add(out, other[: rows.shape[1]], out=out)
 
@@ -143,8 +143,8 @@ def layer_pull_back(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
         xp.subtract(rows, m, out=hat)
         xp.multiply(hat, r, out=hat)
         xp.multiply(pulled, hat, out=term)
-        _accumulate(xp, term, dgamma, part)
-        _accumulate(xp, pulled, dbeta, part)
+        accumulate(xp, term, dgamma, part)
+        accumulate(xp, pulled, dbeta, part)
         xp.multiply(pulled, gamma, out=out)
         _row_products(xp, out, hat, means)
         xp.multiply(means, share[0], out=means)
@@ -155,7 +155,7 @@ def layer_pull_back(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
         xp.multiply(out, r, out=out)
 
 
-def _wide(arrays: Sequence[Any], wide: Any) -> Iterator[list[Any]]:
+def wide_blocks(arrays: Sequence[Any], wide: Any) -> Iterator[list[Any]]:
     """Cut arrays (..., C) into blocks of rows as wide as ``wide``, and what is left, (r, C)."""
     channels, width = arrays[0].shape[-1], wide.size
     flat = [a.reshape(-1) for a in arrays]
@@ -177,28 +177,30 @@ def _rows(arrays: Sequence[Any], vectors: Sequence[Any]) -> Iterator[list[Any]]:
         yield [f[some] for f in flat] + [v.reshape(-1, 1)[some] for v in vectors]
 
 
-def _start(total: Any) -> None:
+def start(total: Any) -> None:
+    """Begin a sum."""
     total[...] = 0
 
 
-def _repeat(wide: Any, vector: Any) -> None:
+def repeat(wide: Any, vector: Any) -> None:
+    """Lay a vector of C side by side until a wide row is full."""
     wide.reshape(-1, vector.size)[...] = vector
 
 
-def _accumulate(xp: Any, rows: Any, total: Any, part: Any) -> None:
+def accumulate(xp: Any, rows: Any, total: Any, part: Any) -> None:
     """Add the sum of ``rows`` to ``total``: sums of sums lose fewer digits than a long sum."""
     width = rows.shape[1]
     xp.add.reduce(rows, axis=0, out=part[:width])
     xp.add(total[:width], part[:width], out=total[:width])
 
 
-def _sum_of(xp: Any, total: Any, out: Any) -> None:
+def sum_of(xp: Any, total: Any, out: Any) -> None:
     """Add up the channels that lie side by side in a wide row."""
     xp.add.reduce(total.reshape(-1, out.size), axis=0, out=out)
 
 
 def _mean_of(xp: Any, total: Any, x: Any, out: Any) -> None:
-    _sum_of(xp, total, out)
+    sum_of(xp, total, out)
     xp.multiply(out, out.dtype.type(out.size / max(1, x.size)), out=out)
 
 

@@ -5,7 +5,7 @@ Both normalise groups of elements to mean 0 and variance 1, and scale and shift 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
@@ -21,7 +21,9 @@ from hpctrain.ops.moments import (
     rescale,
 )
 
-__all__ = ["batch_norm", "batch_norm_inference", "layer_norm"]
+__all__ = [
+    "batch_norm", "batch_norm_inference", "check_vectors", "layer_norm", "pull_back_again",
+]  # fmt: skip
 
 
 def batch_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> tuple[Any, Any, Any]:
@@ -97,7 +99,8 @@ def layer_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> tuple[Any, A
     return apply("layer_norm", x, *vectors, eps=float(eps))
 
 
-def _check(where: str, x: Spec, vectors: Sequence[Spec]) -> None:
+def check_vectors(where: str, x: Spec, vectors: Sequence[Spec]) -> None:
+    """Raise `ShapeError` unless ``vectors`` have one element for each channel of ``x``."""
     fits = [v == Spec(x.shape[-1:], x.dtype) for v in vectors]
     if x.ndim < 2 or x.dtype.kind != "f" or not all(fits):
         got = ", ".join(map(str, vectors))
@@ -108,7 +111,7 @@ def _check(where: str, x: Spec, vectors: Sequence[Spec]) -> None:
 
 def _batch_infer(specs: Sequence[Spec], *, eps: float) -> list[Spec]:
     x, gamma, beta = specs
-    _check("batch_norm", x, [gamma, beta])
+    check_vectors("batch_norm", x, [gamma, beta])
     return [x, gamma, gamma]
 
 
@@ -146,25 +149,27 @@ def _batch_grad_kernel(xp: Any, ins: Any, outs: Any, scratch: Any, *, eps: float
 def _batch_grad_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> list[Any]:
     _, x, _, mean, var = inputs
     rstd = apply("rsqrt", var + eps)
-    axes = tuple(range(x.ndim - 1))
-    ddy, dx, dgamma = _second(inputs[:3], cotangents, (mean, rstd), axes)
+    average = _average(tuple(range(x.ndim - 1)))
+    ddy, dx, dgamma = pull_back_again(inputs[:3], cotangents, (mean, rstd), average)
     # mean and var are functions of x, and what flows through them is already in dx
     return [ddy, dx, dgamma, None, None]
 
 
-def _second(inputs: Any, cotangents: Any, moments: Any, axes: tuple[int, ...]) -> Any:
+def _average(axes: tuple[int, ...]) -> Callable[[Any], Any]:
+    return lambda t: apply("mean", t, axis=axes, keepdims=True)
+
+
+def pull_back_again(inputs: Any, cotangents: Any, moments: Any, average: Any) -> Any:
     """Differentiate (dx, dgamma, dbeta) with respect to (dy, x, gamma).
 
     With h = gamma dy, xhat = (x - mean) rstd, E the mean over a group:
-    dx = rstd P h, where P h = h - E[h] - xhat E[h xhat] is symmetric in h.
+    dx = rstd P h, where P h = h - E[h] - xhat E[h xhat] is symmetric in h. ``average``
+    is E, as a function of a tensor like x.
     """
     (dy, x, gamma), (u, v, w), (mean, rstd) = inputs, cotangents, moments
     axis = x.ndim - 1
     hat, h = (x - mean) * rstd, dy * gamma
     ddy = dx = to_gamma = to_hat = None
-
-    def average(t: Any) -> Any:
-        return apply("mean", t, axis=axes, keepdims=True)
 
     def project(t: Any) -> Any:
         return (t - average(t) - hat * average(t * hat)) * rstd
@@ -190,7 +195,7 @@ def _plus(a: Any, b: Any) -> Any:
 
 
 def _rescale_infer(specs: Sequence[Spec]) -> list[Spec]:
-    _check("rescale", specs[0], specs[1:])
+    check_vectors("rescale", specs[0], specs[1:])
     return [specs[0]]
 
 
@@ -211,7 +216,7 @@ def _rescale_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
 
 def _layer_infer(specs: Sequence[Spec], *, eps: float) -> list[Spec]:
     x, gamma, beta = specs
-    _check("layer_norm", x, [gamma, beta])
+    check_vectors("layer_norm", x, [gamma, beta])
     rows = x.with_shape(x.shape[:-1])
     return [x, rows, rows]
 
@@ -245,9 +250,8 @@ def _layer_grad_kernel(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
 
 def _layer_grad_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
     _, x, _, mean, rstd = inputs
-    ddy, dx, dgamma = _second(
-        inputs[:3], cotangents, (_column(mean), _column(rstd)), (x.ndim - 1,)
-    )
+    moments, average = (_column(mean), _column(rstd)), _average((x.ndim - 1,))
+    ddy, dx, dgamma = pull_back_again(inputs[:3], cotangents, moments, average)
     return [ddy, dx, dgamma, None, None]
 
 

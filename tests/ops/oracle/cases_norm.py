@@ -24,8 +24,8 @@ def given(t, x, gamma, beta, mean, var):
 
 
 def ours(name, channels, *shape):
-    """Make a case of both normalisations."""
-    function = {"batch": batch, "layer": layer}[name]
+    """Make a case of a normalisation."""
+    function = {"batch": batch, "layer": layer, "sync_batch": batch}[name]
     return Case(
         f"{name}_norm_{'x'.join(map(str, (*shape, channels)))}",
         [(*shape, channels), (channels,), (channels,)],
@@ -39,6 +39,9 @@ CASES = [
     ours("batch", 6, 2, 3, 2, 4),
     ours("layer", 5, 4),
     ours("layer", 16, 2, 9),
+    ours("sync_batch", 3, 7),
+    ours("sync_batch", 16, 3, 9, 8),
+    ours("sync_batch", 6, 2, 3, 2, 4),
     Case(
         "batch_norm_inference", [(3, 4, 6), (6,), (6,), (6,), positive(6)],
         lambda ops, *a: ops.batch_norm_inference(*a, eps=1e-3), given, loose=10,

@@ -32,8 +32,13 @@ CASES = [
     squared("softmax_cross_entropy", [(3, 4), ids(4, 3)]),
     squared("dropout", [(3, 4), STREAM], rate=0.3),
     squared("batch_norm", NORM, 10, eps=1e-3),
+    squared("sync_batch_norm", NORM, 10, eps=1e-3),
     squared("layer_norm", NORM, 10, eps=1e-3),
+    Case(
+        "sync_batch_norm_of_all", NORM,
+        lambda ops, *t: tuple(map(ops.square, ops.sync_batch_norm(*t, eps=1e-3))), loose=10,
+    ),
     squared("attention", [SHAPE] * 3),
     squared("attention", [SHAPE] * 3, causal=True),
     squared("self_attention", [(2, 5, 12)], heads=2),
-]
+]  # fmt: skip
