@@ -34,6 +34,11 @@ class Group:
     limit : int, the same on every rank
         The most elements in one message of MPI; longer arrays are sent in pieces.
 
+    Attributes
+    ----------
+    comm, limit
+        As given, for the other modules of this package only.
+
     Notes
     -----
     Threads may use one group at the same time for point-to-point messages only; collectives of
@@ -41,10 +46,10 @@ class Group:
     """
 
     def __init__(self, comm: MPI.Intracomm, debug: bool = False, limit: int = LIMIT) -> None:
-        self._comm = comm
+        self.comm = comm
         self._debug = debug
-        self._limit = limit
-        self._calls = 0
+        self.limit = limit
+        self.calls = 0  # collectives that this rank has started
         self._freed = False
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
@@ -74,25 +79,25 @@ class Group:
         way on other threads is a known cause of deadlock.
         """
         self._agree("split", "", 0)
-        made = call("split", self._comm.Split, color, key)
-        return Group(made, self._debug, self._limit)
+        made = call("split", self.comm.Split, color, key)
+        return Group(made, self._debug, self.limit)
 
     def dup(self) -> "Group":
         """Return a group of the same ranks whose messages never meet those of this one."""
         self._agree("dup", "", 0)
-        return Group(call("dup", self._comm.Dup), self._debug, self._limit)
+        return Group(call("dup", self.comm.Dup), self._debug, self.limit)
 
     def free(self) -> None:
         """Free the communicator, on all ranks; a second call does nothing."""
-        if not self._freed and self._comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
-            call("free", self._comm.Free)
+        if not self._freed and self.comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
+            call("free", self.comm.Free)
         self._freed = True
 
     def barrier(self) -> None:
         """Wait until every rank of the group is here."""
         if self.size > 1:
             self._agree("barrier", "", 0)
-            call("barrier", self._comm.Barrier)
+            call("barrier", self.comm.Barrier)
 
     def allreduce(self, array: Array, op: str = "sum", *, name: str = "") -> None:
         """Combine ``array`` over the ranks, in place; blocks.
@@ -111,7 +116,7 @@ class Group:
             If the array cannot be sent, ``op`` is unknown, or (debug) the ranks differ.
         """
         if self.size > 1:
-            self._start_allreduce(self._comm.Allreduce, array, op, name)[1].finish()
+            self._start_allreduce(self.comm.Allreduce, array, op, name)[1].finish()
 
     def iallreduce(self, array: Array, op: str = "sum", *, name: str = "") -> Handle:
         """Start to combine ``array`` over the ranks, in place; see `allreduce`.
@@ -124,7 +129,7 @@ class Group:
         """
         if self.size == 1:
             return Handle()
-        requests, buffer = self._start_allreduce(self._comm.Iallreduce, array, op, name)
+        requests, buffer = self._start_allreduce(self.comm.Iallreduce, array, op, name)
         return Handle("allreduce", requests, lambda _: buffer.finish())
 
     def reduce(self, array: Array, root: int, op: str = "sum", *, name: str = "") -> None:
@@ -135,11 +140,11 @@ class Group:
         buffer = Buffer("reduce", array, written=at_root, added=True)
         self._agree("reduce", f"{op} {array.dtype} to {root}", buffer.flat.size, name)
         mpi_op = op_of("reduce", op, array.dtype)
-        for part in pieces(buffer.flat.size, self._limit):
+        for part in pieces(buffer.flat.size, self.limit):
             send, recv = (
                 (MPI.IN_PLACE, buffer.flat[part]) if at_root else (buffer.flat[part], None)
             )
-            call("reduce", self._comm.Reduce, send, recv, mpi_op, root)
+            call("reduce", self.comm.Reduce, send, recv, mpi_op, root)
         if at_root:
             buffer.finish()
 
@@ -149,8 +154,8 @@ class Group:
             return
         buffer = Buffer("bcast", array, written=self.rank != root)
         self._agree("bcast", f"{array.dtype} from {root}", buffer.flat.size, name)
-        for part in pieces(buffer.flat.size, self._limit):
-            call("bcast", self._comm.Bcast, buffer.flat[part], root)
+        for part in pieces(buffer.flat.size, self.limit):
+            call("bcast", self.comm.Bcast, buffer.flat[part], root)
         if self.rank != root:
             buffer.finish()
 
@@ -175,11 +180,11 @@ class Group:
         self._agree("reduce_scatter", f"{op} {array.dtype}", source.flat.size, name)
         mpi_op = op_of("reduce_scatter", op, array.dtype)
         rows = source.flat.reshape(self.size, target.flat.size)
-        for part in pieces(target.flat.size, max(1, self._limit // self.size)):
+        for part in pieces(target.flat.size, max(1, self.limit // self.size)):
             send, recv = np.ascontiguousarray(rows[:, part]), target.flat[part]
             if np.may_share_memory(send, recv):  # MPI forbids that send and receive overlap
                 send = send.copy()
-            call("reduce_scatter", self._comm.Reduce_scatter_block, send, recv, mpi_op)
+            call("reduce_scatter", self.comm.Reduce_scatter_block, send, recv, mpi_op)
         target.finish()
 
     def allgather(self, array: Array, out: Array, *, name: str = "") -> None:
@@ -199,12 +204,12 @@ class Group:
         source, target = Buffer("allgather", array, written=False), Buffer("allgather", out)
         self._agree("allgather", f"{array.dtype}", source.flat.size, name)
         rows = target.flat.reshape(self.size, source.flat.size)
-        for part in pieces(source.flat.size, max(1, self._limit // self.size)):
+        for part in pieces(source.flat.size, max(1, self.limit // self.size)):
             send, whole = source.flat[part], part.stop - part.start == source.flat.size
             if whole and np.may_share_memory(send, rows):
                 send = send.copy()
             recv = rows if whole else np.empty((self.size, send.size), send.dtype)
-            call("allgather", self._comm.Allgather, send, recv)
+            call("allgather", self.comm.Allgather, send, recv)
             if not whole:
                 rows[:, part] = recv
         target.finish()
@@ -225,11 +230,11 @@ class Group:
 
     def isend(self, array: Array, peer: int, tag: int = 0) -> Handle:
         """Start to send ``array`` to rank ``peer``."""
-        return p2p.isend(self._comm, array, peer, tag, self._limit)
+        return p2p.isend(self.comm, array, peer, tag, self.limit)
 
     def irecv(self, array: Array, peer: int, tag: int = 0) -> Handle:
         """Start to receive from rank ``peer`` into ``array``; see `recv`."""
-        return p2p.irecv(self._comm, array, peer, tag, self._limit)
+        return p2p.irecv(self.comm, array, peer, tag, self.limit)
 
     def sendrecv(self, array: Array, dest: int, out: Array, source: int, tag: int = 0) -> None:
         """Send ``array`` to ``dest`` while ``out`` comes from ``source``; cannot deadlock."""
@@ -242,21 +247,21 @@ class Group:
         if self.size == 1:
             return messages.alone("bcast_obj", value)
         self._agree("bcast_obj", f"from {root}", 0)
-        return messages.bcast(self._comm, value, root)
+        return messages.bcast(self.comm, value, root)
 
     def gather_obj(self, value: Any, root: int = 0) -> list[Any] | None:
         """Return the JSON values of all ranks, in order, on rank ``root``; None elsewhere."""
         if self.size == 1:
             return [messages.alone("gather_obj", value)]
         self._agree("gather_obj", f"to {root}", 0)
-        return messages.gather(self._comm, value, root)
+        return messages.gather(self.comm, value, root)
 
     def allgather_obj(self, value: Any) -> list[Any]:
         """Return the JSON values of all ranks, in the order of the ranks, on every rank."""
         if self.size == 1:
             return [messages.alone("allgather_obj", value)]
         self._agree("allgather_obj", "", 0)
-        return messages.allgather(self._comm, value)
+        return messages.allgather(self.comm, value)
 
     def _start_allreduce(
         self, function: Callable[..., Any], array: Array, op: str, name: str
@@ -264,18 +269,18 @@ class Group:
         buffer = Buffer("allreduce", array, added=True)
         self._agree("allreduce", f"{op} {array.dtype}", buffer.flat.size, name)
         mpi_op = op_of("allreduce", op, array.dtype)
-        parts = [buffer.flat[part] for part in pieces(buffer.flat.size, self._limit)]
+        parts = [buffer.flat[part] for part in pieces(buffer.flat.size, self.limit)]
         started = [call("allreduce", function, MPI.IN_PLACE, part, mpi_op) for part in parts]
         return started, buffer
 
     def _agree(self, call_name: str, kind: str, count: int, name: str = "") -> None:
         """In debug mode, raise on every rank if this call is not the same on all."""
-        self._calls += 1
+        self.calls += 1
         if not self._debug or self.size == 1:
             return
         words = [call_name, kind, f"× {count}" if count else "", f"({name})" if name else ""]
-        mine = f"call {self._calls} is " + " ".join(filter(None, words))
-        calls = messages.allgather(self._comm, mine)
+        mine = f"call {self.calls} is " + " ".join(filter(None, words))
+        calls = messages.allgather(self.comm, mine)
         if len(set(calls)) > 1:
             raise CommError(
                 f"{call_name}: {spread(calls)}; every rank of a group must make the same "

@@ -43,7 +43,7 @@ class Handle:
         Called once with the statuses when all is complete, on the thread that finds it so.
     """
 
-    __slots__ = ("_complete", "_requests", "_what")
+    __slots__ = ("_complete", "_requests", "_statuses", "_what")
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Handle:
     ) -> None:
         self._what = what
         self._requests = list(requests)
+        self._statuses = [MPI.Status() for _ in self._requests]
         self._complete = finish
 
     def wait(self, pause_s: float = 0.0) -> None:
@@ -79,7 +80,7 @@ class Handle:
         return self._advance(MPI.Request.Testall)
 
     def _advance(self, function: Callable[..., bool]) -> bool:
-        statuses = [MPI.Status() for _ in self._requests]
+        statuses = self._statuses
         try:
             if self._requests and not function(self._requests, statuses):
                 return False

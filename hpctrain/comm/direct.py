@@ -1,0 +1,166 @@
+"""Sums by messages between pairs of ranks, in one round or two, optionally compressed."""
+
+from collections.abc import Callable
+
+from hpctrain.backend import Array
+from hpctrain.comm.group import Group
+from hpctrain.comm.request import Handle
+from hpctrain.comm.transfer import Pending, Pool, Scratch, Steps, Transfer, exchange
+from hpctrain.comm.transport import State, check_array, part_of
+from hpctrain.comm.wire import Plain, Wire, Work, sum_in_order
+
+LATENCY_BYTES = 16384
+"""What a link carries in the time that a round of messages costs beside its bytes: 50 µs at
+1 Gbit/s are 6 kB, 2 µs at 100 Gbit/s are 25 kB."""
+
+_KEYS = 2**14  # two tags for each key, below the 32767 that every MPI has
+
+
+class Direct:
+    """Sums by messages straight from every rank to every other.
+
+    Parameters
+    ----------
+    group : Group
+        Used by this transport alone; its limit cuts the messages.
+    codec : Codec, optional
+        Compresses gradients.  Float32 only.
+
+    Attributes
+    ----------
+    pool : Pool
+        The scratch memory.
+
+    Notes
+    -----
+    An allreduce of n elements on p ranks takes two rounds: part j of every rank goes to rank j,
+    which sums in the order of the ranks and sends the sum to all; each rank sends
+    ``2 n (p - 1) / p`` elements in ``2 (p - 1)`` messages.  On two ranks, or where the bytes
+    cost less than a round, every rank sends its whole slice to all and sums for itself.
+
+    Messages are told apart by key, not by the order of calls: two ranks may bring their
+    transfers forward in different orders.  Messages of one key keep theirs, as MPI promises for
+    those of one pair and tag.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.rank, self.size = group.rank, group.size
+        self.pool = Pool()
+        self._group = group
+        self._wire: Wire = Plain()
+        self._under_way: list[Transfer] = []
+        # Every rank begins with its right neighbour, so that no rank is everybody's first.
+        self._dests = [(self.rank + k) % self.size for k in range(1, self.size)]
+        self._sources = [(self.rank - k) % self.size for k in range(1, self.size)]
+
+    def part(self, count: int) -> slice:
+        """Return the part of ``count`` elements whose sum this rank makes."""
+        return part_of(count, self.size, self.rank)
+
+    def allreduce(self, array: Array, key: int, exact: int = 0) -> Pending:
+        """Sum over all ranks, in place."""
+        check_array(f"allreduce of slice {key}", array)
+        if self.size == 1:
+            return Handle()
+        small = self._is_small(array, exact)
+        return self._start(self._whole if small else self._two_rounds, array, key, exact)
+
+    def reduce_scatter(self, array: Array, key: int, exact: int = 0) -> Pending:
+        """Sum over all ranks; ``array[part(n)]`` and ``array[:exact]`` then hold the sums."""
+        check_array(f"reduce_scatter of slice {key}", array)
+        return self._start(self._scatter, array, key, exact) if self.size > 1 else Handle()
+
+    def allgather(self, array: Array, key: int) -> Pending:
+        """Bring the parts of all ranks to all.
+
+        Never compressed, codec or not: what is gathered are parameters, which have no second
+        step to make good for what an encoding loses.
+        """
+        check_array(f"allgather of slice {key}", array)
+        return self._start(self._gather_plain, array, key, 0) if self.size > 1 else Handle()
+
+    def reset(self) -> None:
+        """Forget what compression owes."""
+
+    def state(self) -> State:
+        """Return what compression owes."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """Continue from what `state` returned."""
+
+    def _start(
+        self, steps: Callable[[Work], Steps], array: Array, key: int, exact: int
+    ) -> Transfer:
+        work = Work(array, key, exact, Scratch(self.pool))
+
+        def closed() -> Steps:
+            yield from steps(work)
+            work.scratch.close()
+
+        return Transfer(closed(), self._under_way)
+
+    def _is_small(self, array: Array, exact: int) -> bool:
+        """Whether one round with all bytes is sooner over than two with parts of them."""
+        p = self.size
+        nbytes = self._wire.nbytes(array.size - exact, array.itemsize) + exact * array.itemsize
+        # (p - 1) n bytes in one round against 2 n (p - 1) / p in two.
+        return nbytes * (p - 1) * (p - 2) <= p * LATENCY_BYTES
+
+    def _two_rounds(self, work: Work) -> Steps:
+        yield from self._scatter(work)
+        yield from self._gather(work, self._wire)
+
+    def _gather_plain(self, work: Work) -> Steps:
+        return self._gather(work, Plain())
+
+    def _whole(self, work: Work) -> Steps:
+        """Send everything to everybody."""
+        if not self._wire.lossy:
+            work = work._replace(exact=0)  # all of it is summed exactly, by every rank
+        return self._sum(work, [slice(work.exact, work.array.size)] * self.size, whole=True)
+
+    def _scatter(self, work: Work) -> Steps:
+        """Send part j to rank j."""
+        return self._sum(work, self._spans(work), whole=False)
+
+    def _spans(self, work: Work) -> list[slice]:
+        """Return the parts of all ranks without the head."""
+        parts = [part_of(work.array.size, self.size, rank) for rank in range(self.size)]
+        return [slice(max(p.start, work.exact), max(p.stop, work.exact)) for p in parts]
+
+    def _sum(self, work: Work, spans: list[slice], whole: bool) -> Steps:
+        """Send each rank its span; sum the head and the own span of all."""
+        mine = spans[self.rank]
+        packets = [
+            self._wire.own(work, mine) if rank == self.rank else self._wire.room(work, mine)
+            for rank in range(self.size)
+        ]
+        own = packets[self.rank]
+        yield exchange(
+            self._group,
+            f"sum of slice {work.key}",
+            [(rank, packets[rank].data) for rank in self._sources],
+            [
+                (rank, (own if whole else self._wire.pack(work, spans[rank])).data)
+                for rank in self._dests
+            ],
+            2 * (work.key % _KEYS),
+        )
+        sum_in_order([p.head for p in packets], work.array[: work.exact], self.rank)
+        self._wire.add_up(work, packets, mine, self.rank)
+
+    def _gather(self, work: Work, wire: Wire) -> Steps:
+        """Send the own part to all, and take theirs."""
+        spans = self._spans(work)
+        landings = [wire.landing(work, span) for span in spans]
+        landings[self.rank] = own = wire.announce(work, spans[self.rank])
+        yield exchange(
+            self._group,
+            f"gathering of slice {work.key}",
+            [(rank, landings[rank]) for rank in self._sources],
+            [(rank, own) for rank in self._dests],
+            2 * (work.key % _KEYS) + 1,
+        )
+        for landing, span in zip(landings, spans, strict=True):
+            wire.land(work, landing, span)
