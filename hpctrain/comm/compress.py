@@ -1,0 +1,105 @@
+"""Fewer bytes on the wire: codecs between float32 gradients and what is sent.
+
+A codec turns a slice of the gradient into bytes and back; it knows no messages.  Sums are made
+of decoded values, in float32.  ``halves`` rounds each value to two bytes.  ``twobit`` and
+``topk`` send less than the whole truth; the difference, the *residual*, is kept for each slice
+and added to the next gradient (error feedback), and belongs into checkpoints.
+
+The residual is in units of the gradient as it is encoded.  Who scales the loss by a factor that
+changes has to scale the residuals with it.
+"""
+
+from typing import Protocol
+
+from hpctrain.comm.encoding import Bytes, Floats
+from hpctrain.comm.halves import BFloat16, Half
+from hpctrain.comm.topk import TopK
+from hpctrain.comm.twobit import TwoBit
+from hpctrain.errors import ConfigError
+
+__all__ = ["CODECS", "Codec", "codec"]
+
+CODECS = ("none", "fp16", "bf16", "2bit", "topk")
+"""The names that `codec` knows."""
+
+
+class Codec(Protocol):
+    """Turns float32 values into bytes and back.
+
+    All arrays lie on the host, are flat and contiguous.  A codec allocates nothing large after
+    its first call on the longest slice, and is for one thread at a time.
+
+    Attributes
+    ----------
+    name : str
+    residual : bool
+        Whether it needs error feedback: a residual for each slice and direction.
+    """
+
+    @property
+    def name(self) -> str:
+        """What `codec` calls it."""
+
+    @property
+    def residual(self) -> bool:
+        """Whether `encode` wants a residual."""
+
+    def nbytes(self, count: int) -> int:
+        """Return the exact size in bytes of ``count`` encoded values."""
+
+    def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
+        """Write ``values`` into ``out``.
+
+        Parameters
+        ----------
+        values : ndarray, shape (n,), float32
+            Not changed.
+        out : ndarray, shape (nbytes(n),), uint8
+            Overwritten.
+        residual : ndarray, shape (n,), float32, or None
+            Added to the values; afterwards what was not sent.  Zeros at the first call.
+
+        Raises
+        ------
+        ConfigError
+            If the values are not float32: nothing is cast silently.
+        ShapeError
+            If the arrays do not fit each other.
+        """
+
+    def decode(self, data: Bytes, out: Floats) -> None:
+        """Overwrite ``out``, shape (n,), float32, with the values of ``data``."""
+
+    def add(self, data: Bytes, out: Floats) -> None:
+        """Add the values of ``data`` to ``out``, shape (n,), float32."""
+
+
+def codec(name: str, *, threshold: float = 0.5, ratio: float = 0.01) -> Codec | None:
+    """Return the codec called ``name``, or None for ``none``.
+
+    Parameters
+    ----------
+    name : str
+        One of `CODECS`.
+    threshold : float
+        Of ``2bit``, in units of the gradient; above 0.
+    ratio : float
+        Of ``topk``: the share of the values that is sent; above 0, at most 1.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such codec, or its setting is out of range.
+    """
+    match name:
+        case "none":
+            return None
+        case "fp16":
+            return Half()
+        case "bf16":
+            return BFloat16()
+        case "2bit":
+            return TwoBit(threshold)
+        case "topk":
+            return TopK(ratio)
+    raise ConfigError(f"exchange: got compression {name!r}, needed one of {', '.join(CODECS)}")

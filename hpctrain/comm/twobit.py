@@ -1,0 +1,139 @@
+"""Two bits for each value on the wire: more than the threshold, less than minus it, or neither.
+
+This is MXNet's gradient compression.  What is not sent stays in the residual and is added to
+the next gradient, so nothing is lost, only late: *error feedback*.
+"""
+
+import math
+
+import numpy as np
+
+from hpctrain.comm.encoding import BLOCK, Bytes, Floats, blocks, check
+from hpctrain.errors import ConfigError
+
+__all__ = ["TwoBit"]
+
+
+class TwoBit:
+    """Send +t, -t or nothing of each value, and keep the rest for the next time.
+
+    A gradient g is added to its residual r.  Where r >= t, +t is sent and r becomes r - t;
+    where r <= -t, -t is sent and r becomes r + t; elsewhere nothing is sent.  A byte holds
+    four values: the upper four bits say which are +t, the lower four which are -t, the first
+    value highest; both bits set say *not finite*.
+
+    Parameters
+    ----------
+    threshold : float
+        t, above 0 and finite, in units of the gradient.
+
+    Raises
+    ------
+    ConfigError
+        If the threshold is not a positive finite number.
+
+    Notes
+    -----
+    A value that is not finite is decoded as NaN, so that the check of the sum finds it on all
+    ranks; its residual begins again from 0, lest one bad step spoil all that follow.
+
+    One thread at a time: the codec owns its scratch.
+
+    References
+    ----------
+    Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent and its Application to
+    Data-Parallel Distributed Training of Speech DNNs", Interspeech (2014) 1058-1062.  The
+    rule with a threshold: Apache MXNet, "Gradient Compression" (2017), from Strom, "Scalable
+    Distributed DNN Training Using Commodity GPU Cloud Computing", Interspeech (2015).
+    """
+
+    name = "2bit"
+    residual = True
+
+    def __init__(self, threshold: float = 0.5) -> None:
+        self._threshold = np.float32(threshold)
+        if not 0 < self._threshold < math.inf:
+            raise ConfigError(
+                f"exchange: got 2-bit threshold {threshold}, needed a finite number above 0 "
+                "that float32 can hold"
+            )
+        self._table = _table(self._threshold)
+        self._values = np.empty(BLOCK, np.float32)
+        self._index = np.empty(BLOCK // 4, np.intp)
+        self._masks = np.empty((BLOCK // 4, 2, 4), np.bool_)  # what packbits packs
+        self._above = np.empty(BLOCK, np.bool_)
+        self._below = np.empty(BLOCK, np.bool_)
+
+    def nbytes(self, count: int) -> int:
+        """Return the size in bytes of ``count`` encoded values: one for four."""
+        return -(-count // 4)
+
+    def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
+        """Add ``values`` to ``residual``, and move what is large enough from there to ``out``.
+
+        Without a residual what is not sent is lost.
+        """
+        check(self.name, values, out, self.nbytes(values.size), residual)
+        with np.errstate(all="ignore"):
+            for block in blocks(values.size):
+                if residual is None:
+                    rest = values[block].copy()
+                else:
+                    rest = residual[block]
+                    np.add(rest, values[block], out=rest)
+                self._send(rest, out[block.start // 4 : -(-block.stop // 4)])
+
+    def _send(self, rest: Floats, codes: Bytes) -> None:
+        """Encode one block of sums; what is sent is taken off them."""
+        count, above, below = rest.size, self._above, self._below
+        np.greater_equal(rest, self._threshold, out=above[:count])
+        np.less_equal(rest, -self._threshold, out=below[:count])
+        bad = None
+        if not np.isfinite(np.add.reduce(rest)):
+            bad = np.flatnonzero(~np.isfinite(rest))
+            above[bad] = below[bad] = True
+        padded = 4 * codes.size
+        above[count:padded] = below[count:padded] = False
+        # Four truth values move as one word.
+        words = self._masks[: codes.size].view(np.uint32)[..., 0]
+        words[:, 0] = above[:padded].view(np.uint32)
+        words[:, 1] = below[:padded].view(np.uint32)
+        codes[:] = np.packbits(self._masks[: codes.size])
+        sent = self._values[:count]
+        self._look_up(codes, sent)
+        np.subtract(rest, sent, out=rest)
+        if bad is not None:
+            rest[bad] = 0
+
+    def decode(self, data: Bytes, out: Floats) -> None:
+        """Write the values of ``data`` into ``out``."""
+        check(self.name, out, data, self.nbytes(out.size))
+        for block in blocks(out.size):
+            self._look_up(data[block.start // 4 : -(-block.stop // 4)], out[block])
+
+    def add(self, data: Bytes, out: Floats) -> None:
+        """Add the values of ``data`` to ``out``."""
+        check(self.name, out, data, self.nbytes(out.size))
+        with np.errstate(all="ignore"):
+            for block in blocks(out.size):
+                values = self._values[: block.stop - block.start]
+                self._look_up(data[block.start // 4 : -(-block.stop // 4)], values)
+                np.add(out[block], values, out=out[block])
+
+    def _look_up(self, codes: Bytes, out: Floats) -> None:
+        """Write the values of one block of codes."""
+        whole = out.size // 4
+        index = self._index[: codes.size]
+        np.copyto(index, codes)
+        # With mode="clip" take writes where it is told; with "raise" it would use a buffer.
+        self._table.take(index[:whole], 0, out=out[: 4 * whole].reshape(-1, 4), mode="clip")
+        if whole < codes.size:
+            out[4 * whole :] = self._table[index[whole]][: out.size - 4 * whole]
+
+
+def _table(threshold: np.float32) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Return the four values of each byte, shape (256, 4)."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)).reshape(256, 2, 4)
+    above, below = bits[:, 0], bits[:, 1]
+    signs = above.astype(np.float32) - below
+    return np.where(above & below, np.float32(np.nan), signs * threshold).astype(np.float32)
