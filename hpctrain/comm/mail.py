@@ -1,0 +1,60 @@
+"""Short messages between threads of all ranks that never wait for each other."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+__all__ = ["Mail"]
+
+
+class Mail:
+    """JSON messages, sent and looked for without blocking; collective to make and to close.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        A communicator that nobody else uses; `close` frees it.
+
+    Notes
+    -----
+    `meet` may be called while another thread uses the rest, which belongs to one at a time.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        self._status = MPI.Status()
+        self._under_way: list[tuple[MPI.Request, Any]] = []
+
+    def send(self, rank: int, value: Any) -> None:
+        """Send ``value`` to ``rank``, whenever that looks."""
+        data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        # The data must live as long as the request.
+        self._under_way.append((self._comm.Isend(data, rank), data))
+
+    def received(self) -> Iterator[tuple[int, Any]]:
+        """Yield sender and value of each message that is there."""
+        if self._under_way:
+            self._under_way = [row for row in self._under_way if not row[0].Test()]
+        status = self._status
+        while self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+            source = status.Get_source()
+            data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self._comm.Recv(data, source)
+            yield source, json.loads(data.tobytes())
+
+    def meet(self) -> None:
+        """Wait until all ranks are here, however long they take, without using a core."""
+        request, pause_s = self._comm.Ibarrier(), 1e-4
+        while not request.Test():
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.02)
+
+    def close(self) -> None:
+        """Free the communicator; there must be no message left."""
+        self._comm.Free()

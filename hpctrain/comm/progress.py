@@ -1,0 +1,187 @@
+"""How far this rank is: which exchanges it has started, which it waits for, where it stands.
+
+What ranks tell each other when one of them waits too long; no MPI here.
+"""
+
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Any, Self
+
+__all__ = ["CONTROL", "GRADIENT", "Log", "State", "Wait", "collective", "place"]
+
+GRADIENT, CONTROL = "gradient", "control"
+"""The two sequences of exchanges; each is started in one order on all ranks."""
+
+_ROOT = Path(__file__).parents[1]
+_GROUP = str(Path(__file__).with_name("group.py"))
+_SILENT = tuple(f"{_ROOT / name}/" for name in ("engine", "trace"))  # they wait for the others
+_LIBRARY = (sysconfig.get_path("stdlib"), "<frozen")
+_FRAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An exchange that has been started on a rank and is not complete.
+
+    Attributes
+    ----------
+    sequence : str
+        ``GRADIENT`` or ``CONTROL``.
+    number : int
+        Its place in the sequence, from 1, the same on all ranks.
+    name : str
+    seconds : float
+        How long the rank has waited.
+    """
+
+    sequence: str
+    number: int
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What one rank says about itself.
+
+    Attributes
+    ----------
+    started : dict of str to int
+        Exchanges started so far, by sequence.
+    waits : list of Wait
+        The oldest of each sequence.
+    told : dict of str to int
+        The last exchange of each sequence that this rank has reported as stalled.
+    doing : list of str
+        What its threads do.
+    """
+
+    started: dict[str, int]
+    waits: list[Wait] = field(default_factory=list)
+    told: dict[str, int] = field(default_factory=dict)
+    doing: list[str] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it in the types of JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> Self:
+        """Return what `plain` was made of."""
+        waits = [Wait(**wait) for wait in plain["waits"]]
+        return cls(plain["started"], waits, plain["told"], plain["doing"])
+
+    def late(self, limit_s: float) -> list[Wait]:
+        """Return what this rank has waited for longer than ``limit_s``."""
+        return [wait for wait in self.waits if wait.seconds >= limit_s]
+
+
+class Log:
+    """The gradient exchanges of this rank: how many were started, and which are open.
+
+    Attributes
+    ----------
+    first_step : int
+        The step before the first exchange of a slice, if training goes on from a checkpoint.
+
+    Notes
+    -----
+    One thread calls `posted`; `completed` and `oldest` may be called from any, without a lock.
+    Both cost less than a microsecond.
+    """
+
+    def __init__(self) -> None:
+        self.first_step = 0
+        self.started = 0
+        self._times: dict[int, int] = {}
+        self._open: dict[int, tuple[int, str, int, float]] = {}
+
+    def posted(self, key: int, name: str) -> None:
+        """Note that the exchange ``key``, a slice, has been started on this rank.
+
+        Parameters
+        ----------
+        key : int
+            The same on every rank, and started once in each step.
+        name : str
+            For messages, such as ``slice 3 of 7 (conv2.weight)``.
+        """
+        self.started = number = self.started + 1
+        self._times[key] = times = self._times.get(key, 0) + 1
+        self._open[key] = number, name, times, monotonic()
+
+    def completed(self, key: int) -> None:
+        """Note that it is complete here; one that is not open is left alone."""
+        self._open.pop(key, None)
+
+    def oldest(self, since: float = 0.0) -> Wait | None:
+        """Return the open exchange that was started first.
+
+        Parameters
+        ----------
+        since : float
+            Waiting before this moment of ``time.monotonic`` does not count.
+        """
+        rows = self._open.copy().values()
+        if not rows:
+            return None
+        number, name, times, start = min(rows)
+        text = f"step {self.first_step + times}, {name}"
+        return Wait(GRADIENT, number, text, monotonic() - max(start, since))
+
+
+def collective(frame: FrameType | None) -> str:
+    """Return the collective of a group in which a thread is, and who called it; else nothing.
+
+    Parameters
+    ----------
+    frame : frame
+        The innermost of the thread.
+    """
+    found: FrameType | None = None
+    for each in _outwards(frame):
+        if each.f_code.co_filename == _GROUP:
+            found = each
+        elif found is not None:
+            return f"{found.f_code.co_name} at {_where(each)}"
+    return ""
+
+
+def place(frame: FrameType | None) -> str:
+    """Say where a thread is, in the code of hpctrain and its user.
+
+    Returns
+    -------
+    str
+        ``file:line function``, the innermost of each file, at most three, inside out.
+    """
+    found: dict[str, str] = {}
+    for each in _outwards(frame):
+        name = each.f_code.co_filename
+        if _own(name):
+            found.setdefault(name, _where(each))
+    places = list(found.values())[:_FRAMES]
+    return " < ".join(places) or ("unknown" if frame is None else _where(frame))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _own(name: str) -> bool:
+    """Tell whether a file belongs to hpctrain, without its engine, or to the user's program."""
+    if name.startswith(f"{_ROOT}/"):
+        return not name.startswith(_SILENT)
+    return not name.startswith(_LIBRARY) and "/site-packages/" not in name
+
+
+def _where(frame: FrameType) -> str:
+    code = frame.f_code
+    name = code.co_filename.removeprefix(f"{_ROOT.parent}/")
+    return f"{name}:{frame.f_lineno} {code.co_name}"
