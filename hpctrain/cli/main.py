@@ -16,6 +16,7 @@ COMMANDS = {
     "doctor": ("hpctrain.cli.doctor", "report on installation and launch", True),
     "graph": ("hpctrain.cli.graph", "show a model's graph, pass by pass", False),
     "summary": ("hpctrain.cli.summary", "show a model's layers, work and memory", False),
+    "plan": ("hpctrain.cli.plan", "draw a pipeline schedule", False),
     "config": ("hpctrain.cli.config", "write or show a configuration", False),
     "data": ("hpctrain.cli.data", "look at data files, or check them", False),
     "import-mxnet": ("hpctrain.cli.import_mxnet", "take over a checkpoint of MXNet", False),

@@ -9,12 +9,29 @@ does for each of them
     W    the weight part of backward: the gradient of the stage's own parameters,
     BW   both parts at once.
 
-Four stages and eight micro-batches, where F, B and W take one column each:
+Three stages and four micro-batches, where F, B and W take one column each
+(``python -m hpctrain plan`` draws any other):
 
-    gpipe        rank 0  |F0 F1 .. F7 then, after the last stage, BW0 BW1 .. BW7
-    1f1b         rank s  |S-1-s forwards, then F and BW in turn, then the rest of the BWs
-    interleaved  rank s  |as 1f1b, with more forwards first, over all stages of the rank
-    zero_bubble  rank s  |as 1f1b, with W put off until s more Bs are done
+    gpipe: first all forwards; keeps all activations
+    rank 0 |F0 F1 F2 F3 .  .  .  .  .  .  BW0-- BW1-- BW2-- BW3--
+    rank 1 |.  F0 F1 F2 F3 .  .  .  BW0-- BW1-- BW2-- BW3-- .  .
+    rank 2 |.  .  F0 F1 F2 F3 BW0-- BW1-- BW2-- BW3-- .  .  .  .
+
+    1f1b: a backward as soon as there is one; as long, but keeps fewer
+    rank 0 |F0 F1 F2 .  .  .  .  BW0-- F3 BW1-- .  BW2-- .  BW3--
+    rank 1 |.  F0 F1 .  .  BW0-- F2 BW1-- F3 BW2-- .  BW3-- .  .
+    rank 2 |.  .  F0 BW0-- F1 BW1-- F2 BW2-- F3 BW3-- .  .  .  .
+
+    zero_bubble: nobody waits for W, so that it can fill gaps; keeps as many on each rank
+    rank 0 |F0 F1 F2 .  .  B0 W0 F3 B1 W1 B2 W2 B3 W3
+    rank 1 |.  F0 F1 .  B0 F2 B1 W0 F3 B2 W1 B3 W2 W3
+    rank 2 |.  .  F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3
+
+and on two ranks, two micro-batches in 7.5 columns instead of 9 under 1f1b:
+
+    interleaved: a rank has several stages, here a and b, each half as long
+    rank 0 |F0a F1a F0b F1b .   .   BW0b--- .   BW1b--- BW0a--- BW1a---
+    rank 1 |.   F0a F1a F0b BW0b--- F1b BW1b--- BW0a--- BW1a--- .   .
 
 In every schedule a stage takes the micro-batches in one order, 0, 1, 2, ... in F, in B and in
 W: the gradients are summed in the same order, so all schedules give the same bits.

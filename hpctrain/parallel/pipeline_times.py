@@ -17,6 +17,7 @@ zero bubble with m >= S and w <= f, b (see `hpctrain.parallel.pipeline_schedule`
 general forms here agree with the simulator wherever the tests compare them.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,11 +57,12 @@ class Times:
     def __post_init__(self) -> None:
         counts = {len(self.forward_s), len(self.backward_s), len(self.weight_s)}
         every = (*self.forward_s, *self.backward_s, *self.weight_s)
-        if len(counts) != 1 or min(*every, self.message_s, self.latency_s) < 0:
+        every += self.message_s, self.latency_s
+        if len(counts) != 1 or not all(math.isfinite(t) and t >= 0 for t in every):
             raise ConfigError(
                 f"times: got {self.forward_s}, {self.backward_s}, {self.weight_s}, messages "
-                f"{self.message_s} and {self.latency_s}; needed as many of F, B and W, none "
-                "negative"
+                f"{self.message_s} and {self.latency_s}; needed as many of F, B and W, all "
+                "finite, none negative"
             )
 
     def of(self, action: Action) -> float:
