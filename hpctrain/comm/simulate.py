@@ -6,9 +6,9 @@ a step pushes its stretches, then its exchanges, then its updates, then comes th
     compute   S0 S1 S2 S3 S4 S5 . U2 U1 U0 | S0 S1 ...
     link               X2    X1    X0            strictly in one order, some under way
 
-Only the end of a stretch makes slices ready, and the link serves them first come, first served.
-So all times of a message are known once it is ready.
-All is counted in whole nanoseconds: equal numbers give equal results on any machine.
+Only the end of a stretch makes slices ready, and the link serves them first come, first served:
+all times of a message are known once it is ready.  All is counted in whole nanoseconds, so
+that equal numbers give equal results on any machine.
 """
 
 import heapq
@@ -268,8 +268,7 @@ def simulate(step: Step, link: Link, order: Sequence[int], lag: int = 1) -> Time
             f"simulate: got order {list(order)}, needed each of {len(step.pieces)} slices once"
         )
     model = compiled(step, link, lag)
-    done = Simulation(model, order)
-    return _timeline(model, tuple(order), done)
+    return _timeline(model, tuple(order), Simulation(model, order))
 
 
 def _timeline(model: Model, order: tuple[int, ...], done: Simulation) -> Timeline:
