@@ -2,7 +2,11 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from hpctrain.backend import Array
+from hpctrain.comm.coded import Coded
+from hpctrain.comm.compress import Codec
 from hpctrain.comm.group import Group
 from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending, Pool, Scratch, Steps, Transfer, exchange
@@ -24,7 +28,7 @@ class Direct:
     group : Group
         Used by this transport alone; its limit cuts the messages.
     codec : Codec, optional
-        Compresses gradients.  Float32 only.
+        Compresses sums, in both rounds, but never what `allgather` carries.  Float32 only.
 
     Attributes
     ----------
@@ -38,16 +42,20 @@ class Direct:
     ``2 n (p - 1) / p`` elements in ``2 (p - 1)`` messages.  On two ranks, or where the bytes
     cost less than a round, every rank sends its whole slice to all and sums for itself.
 
+    With a codec the messages of both rounds are encoded.  A rank decodes its own as well, so
+    that all add the same values and end with the same bits.
+
     Messages are told apart by key, not by the order of calls: two ranks may bring their
     transfers forward in different orders.  Messages of one key keep theirs, as MPI promises for
     those of one pair and tag.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, codec: Codec | None = None) -> None:
         self.rank, self.size = group.rank, group.size
         self.pool = Pool()
         self._group = group
-        self._wire: Wire = Plain()
+        self._coded = None if codec is None else Coded(codec)
+        self._wire: Wire = self._coded or Plain()
         self._under_way: list[Transfer] = []
         # Every rank begins with its right neighbour, so that no rank is everybody's first.
         self._dests = [(self.rank + k) % self.size for k in range(1, self.size)]
@@ -80,14 +88,25 @@ class Direct:
         return self._start(self._gather_plain, array, key, 0) if self.size > 1 else Handle()
 
     def reset(self) -> None:
-        """Forget what compression owes."""
+        """Forget what compression owes; on all ranks, with nothing under way."""
+        self._residuals().clear()
 
     def state(self) -> State:
-        """Return what compression owes."""
-        return {}
+        """Return copies of what compression owes, by ``up/KEY`` and ``down/KEY``."""
+        return {name: residual.copy() for name, residual in self._residuals().items()}
 
     def load(self, state: State) -> None:
-        """Continue from what `state` returned."""
+        """Continue from what `state` returned on the same rank of as many.
+
+        Without a codec that needs it, it is dropped.  A key of another length than the slice
+        that comes under it raises `CheckpointError` there.
+        """
+        self.reset()
+        for name, residual in state.items():
+            self._residuals()[name] = np.array(residual, np.float32)
+
+    def _residuals(self) -> State:
+        return {} if self._coded is None else self._coded.residuals
 
     def _start(
         self, steps: Callable[[Work], Steps], array: Array, key: int, exact: int

@@ -6,8 +6,8 @@ after another; `Transfer` carries them out a little further each time somebody a
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +17,7 @@ from hpctrain.comm.group import Group
 from hpctrain.comm.request import Handle, call
 from hpctrain.errors import CommError
 
+Result = TypeVar("Result")
 Flat = np.ndarray[Any, np.dtype[Any]]
 Message = tuple[int, Flat]
 """A rank, and the array that goes to it or comes from it."""
@@ -81,12 +82,8 @@ class Transfer:
         if self._error is not None:
             raise self._error
         while not self._done:
-            try:
-                if self._current is not None and not self._current.test():
-                    return False
-            except BaseException as error:
-                self._end(error)
-                raise
+            if self._current is not None and not self._attempt(self._current.test):
+                return False
             self._go_on()
         return True
 
@@ -99,13 +96,16 @@ class Transfer:
                 for transfer in others:
                     transfer.test()
             elif self._current is not None:
-                self._current.wait()
+                self._attempt(self._current.wait)
 
     def _go_on(self) -> None:
-        try:
-            self._current = next(self._steps)
-        except StopIteration:
+        self._current = self._attempt(lambda: next(self._steps, None))
+        if self._current is None:
             self._end(None)
+
+    def _attempt(self, function: Callable[[], Result]) -> Result:
+        try:
+            return function()
         except BaseException as error:
             self._end(error)
             raise
