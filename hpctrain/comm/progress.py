@@ -183,5 +183,7 @@ def _own(name: str) -> bool:
 
 def _where(frame: FrameType) -> str:
     code = frame.f_code
-    name = code.co_filename.removeprefix(f"{_ROOT.parent}/")
+    name = code.co_filename
+    if name.startswith(f"{_ROOT}/"):
+        name = name.removeprefix(f"{_ROOT.parent}/")
     return f"{name}:{frame.f_lineno} {code.co_name}"

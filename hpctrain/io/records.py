@@ -13,6 +13,7 @@ from hpctrain.errors import ShapeError
 from hpctrain.io import verify
 from hpctrain.io.blocks import BlockCache, OpenFiles, Part
 from hpctrain.io.manifest import Field, Shard
+from hpctrain.trace import Activity
 
 __all__ = ["Records"]
 
@@ -39,6 +40,8 @@ class Records:
     ----------
     n : int
         Number of records.
+    activity : Activity
+        Where it is written what is read; one may be shared by all that a rank does.
 
     Notes
     -----
@@ -60,6 +63,7 @@ class Records:
         self.starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         self.n = int(self.starts[-1])
         self.cache = BlockCache(cache_bytes)
+        self.activity = Activity()
         self._files = OpenFiles(self.parts)
 
     def __enter__(self) -> Self:
@@ -165,15 +169,26 @@ class Records:
 
     def _gather(self, field: Field, part: Ids, local: Ids, array: npt.NDArray[Any]) -> None:
         for number, rows in _groups(part):
-            column = self._files.column(number, field)
-            if column.mapped is not None:
-                array[rows] = column.mapped[local[rows]]
-                continue
-            for index, within in _groups(local[rows] // column.block):
-                key = (number, field.name, index)
-                block = self.cache.get(key, partial(column.load, index))
-                places = rows[within]
-                array[places] = block[local[places] - index * column.block]
+            with self.activity.doing(partial(self._reading, number, local[rows])):
+                self._gather_from(number, field, local, rows, array)
+
+    def _gather_from(
+        self, number: int, field: Field, local: Ids, rows: Ids, array: npt.NDArray[Any]
+    ) -> None:
+        """Gather the rows of one field that lie in file ``number``."""
+        column = self._files.column(number, field)
+        if column.mapped is not None:
+            array[rows] = column.mapped[local[rows]]
+            return
+        for index, within in _groups(local[rows] // column.block):
+            key = (number, field.name, index)
+            block = self.cache.get(key, partial(column.load, index))
+            places = rows[within]
+            array[places] = block[local[places] - index * column.block]
+
+    def _reading(self, number: int, local: Ids) -> str:
+        path, first, last = self.parts[number].path, local.min(), local.max()
+        return f"reading {path}, {len(local)} of its records {first} to {last}"
 
     def verify(self, part: int = 0, parts: int = 1) -> list[str]:
         """Check every ``parts``-th file from number ``part`` on; return what is wrong.

@@ -24,7 +24,7 @@ class Activity:
     Notes
     -----
     May be used from any thread without a lock: changing one entry of a dictionary is atomic.
-    A block costs about half a microsecond.
+    A block costs one or two microseconds.
 
     Examples
     --------

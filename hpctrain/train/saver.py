@@ -7,6 +7,7 @@ import numpy as np
 from hpctrain.comm.guard import agreed
 from hpctrain.comm.world import World
 from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.trace import Activity
 from hpctrain.train import checkpoint
 from hpctrain.train.position import Position
 from hpctrain.train.rundir import RunDir
@@ -27,6 +28,8 @@ class Saver:
         How many checkpoints stay.
     about : dict
         Plain data kept with each checkpoint: optimizer, schedule, versions.
+    activity : Activity, optional
+        Where it is written that a checkpoint is saved or loaded.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Saver:
         run: RunDir | None,
         keep: int = 3,
         about: dict[str, Any] | None = None,
+        activity: Activity | None = None,
     ) -> None:
         self.step = step
         self.world = world
@@ -43,6 +47,7 @@ class Saver:
         self._run = run
         self._keep = keep
         self._about = about or {}
+        self._activity = activity or Activity()
         self._snapshot = step.engine.variable("snapshot")
 
     def resume(self) -> Position | None:
@@ -66,7 +71,8 @@ class Saver:
         """Load on rank 0 what there is, and put it in place."""
         if self._run is None:
             return None
-        restored = self._run.restore()
+        with self._activity.doing(f"loading the checkpoint in {self._run.checkpoints}"):
+            restored = self._run.restore()
         self._run.rewind(restored[2]["position"]["step"] if restored else 0)
         if restored is None:
             return None
@@ -102,7 +108,8 @@ class Saver:
             copies.update((name, array.copy()) for name, array in arrays.items())
 
         def write() -> None:
-            checkpoint.save(root, number, copies, state, keep=self._keep)
+            with self._activity.doing(f"saving the checkpoint of step {number} in {root}"):
+                checkpoint.save(root, number, copies, state, keep=self._keep)
             copies.clear()
 
         engine = self.step.engine

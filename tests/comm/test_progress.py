@@ -1,0 +1,76 @@
+import json
+import sys
+import time
+
+import pytest
+
+from hpctrain.comm.progress import CONTROL, GRADIENT, Log, State, Wait, collective, place
+
+pytestmark = pytest.mark.serial
+
+
+def test_the_oldest_exchange_is_the_one_that_was_started_first():
+    log = Log()
+    log.posted(7, "slice 8")
+    log.posted(2, "slice 3")
+    log.completed(7)
+    log.posted(4, "slice 5")
+
+    oldest = log.oldest()
+
+    assert (oldest.sequence, oldest.number, oldest.name) == (GRADIENT, 2, "step 1, slice 3")
+    assert oldest.seconds >= 0
+    assert log.started == 3
+
+
+def test_a_log_without_open_exchanges_waits_for_nothing():
+    log = Log()
+    log.completed(5)
+    assert log.oldest() is None
+    log.posted(5, "slice 6")
+    log.completed(5)
+    assert log.oldest() is None
+
+
+def test_steps_are_counted_on_from_where_training_went_on():
+    log = Log()
+    log.first_step = 400
+    for _ in range(12):
+        log.completed(3)
+        log.posted(3, "slice 4")
+
+    assert log.oldest().name == "step 412, slice 4"
+
+
+def test_time_in_which_the_process_was_stopped_is_not_waited():
+    log = Log()
+    log.posted(0, "slice 1")
+
+    assert log.oldest(time.monotonic() + 100).seconds < -99
+
+
+def test_a_state_survives_the_way_through_json():
+    waits = [Wait(GRADIENT, 3, "step 1, slice 3", 61.5)]
+    state = State({GRADIENT: 3, CONTROL: 9}, waits, {GRADIENT: 2}, ["lane io: read for 3 s"])
+
+    assert State.of(json.loads(json.dumps(state.plain()))) == state
+
+
+def test_a_place_names_the_function_that_waits_and_no_library(tmp_path):
+    code = compile("def wait(fn):\n    return fn()\n", f"{tmp_path}/mine.py", "exec")
+    scope = {}
+    eval(code, scope)
+
+    text = place(
+        scope["wait"](lambda: json.loads("[1]", parse_int=lambda _: sys._getframe()))[0]
+    )
+
+    assert text.startswith(f"{__file__}:")
+    assert f" < {tmp_path}/mine.py:2 wait" in text
+    assert "json" not in text
+
+
+def test_a_thread_outside_collectives_is_in_none():
+    assert collective(sys._getframe()) == ""
+    assert collective(None) == ""
+    assert place(None) == "unknown"
