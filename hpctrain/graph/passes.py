@@ -64,7 +64,9 @@ def schedule(graph: Graph) -> Graph:
 
     The captured order is right already: forward, then backward, each gradient as soon as it
     can be known. What gains is to move those nodes that make more bytes than they free
-    (a mask, a copy, a spread-out scalar) next to whoever needs them.
+    (a mask, a copy, a spread-out scalar) next to whoever needs them. Nodes that are not pure
+    stay in their order: they may wait for other ranks, whose parts of a batch are of other
+    sizes.
     """
     places = range(len(graph.nodes))
     last = {v: i for i in places for v in graph.nodes[i].inputs}
@@ -79,7 +81,8 @@ def schedule(graph: Graph) -> Graph:
         freed = {v for v in node.inputs if last[v] == place and v not in outside}
         saved = sum(graph.specs[v].nbytes for v in freed)
         made = sum(graph.specs[v].nbytes for v in node.outputs)
-        if made > saved and not outside.intersection(node.outputs):
+        free = node.row.pure and not outside.intersection(node.outputs)
+        if made > saved and free:
             # Never before its own place, and never after a user's anchor: still a legal order.
             anchor[place] = min(anchor[u] for v in node.outputs for u in users.get(v, [place]))
     order = sorted(places, key=lambda place: (anchor[place], place))

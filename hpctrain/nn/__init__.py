@@ -46,7 +46,7 @@ from hpctrain.nn.loss import (
     SoftmaxCELoss,
     SoftmaxCrossEntropyLoss,
 )
-from hpctrain.nn.norm import BatchNorm, LayerNorm
+from hpctrain.nn.norm import BatchNorm, LayerNorm, SyncBatchNorm, convert_sync_batch_norm
 from hpctrain.nn.parameter import Parameter
 from hpctrain.nn.parameter_dict import ParameterDict
 from hpctrain.nn.pool import (
@@ -73,6 +73,7 @@ __all__ = [
     "LeakyReLU", "Loss", "MSELoss", "MaskedSoftmaxCELoss", "MaskedSoftmaxCrossEntropyLoss",
     "MaxPool1D", "MaxPool2D", "MaxPool3D", "MultiHeadSelfAttention", "Parameter",
     "ParameterDict", "Sequential", "SigmoidBCELoss", "SigmoidBinaryCrossEntropyLoss",
-    "SoftmaxCELoss", "SoftmaxCrossEntropyLoss", "SymbolBlock", "cpu", "gpu",
+    "SoftmaxCELoss", "SoftmaxCrossEntropyLoss", "SymbolBlock",
+    "SyncBatchNorm", "convert_sync_batch_norm", "cpu", "gpu",
     "initializer", "recompute",
 ]  # fmt: skip

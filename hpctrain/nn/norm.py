@@ -5,9 +5,11 @@ from typing import Any
 from hpctrain import ops
 from hpctrain.autograd import assign
 from hpctrain.autograd.mode import is_training
+from hpctrain.nn.block import Block
 from hpctrain.nn.hybrid import HybridBlock
+from hpctrain.ops.sync_norm import ALONE, Combiner
 
-__all__ = ["BatchNorm", "LayerNorm"]
+__all__ = ["BatchNorm", "LayerNorm", "SyncBatchNorm", "convert_sync_batch_norm"]
 
 
 class BatchNorm(HybridBlock):
@@ -52,6 +54,7 @@ class BatchNorm(HybridBlock):
         super().__init__(**names)
         self._axis, self._momentum, self._epsilon = axis, momentum, epsilon
         self._global = use_global_stats
+        self._combine: Combiner | None = None
         shape = (in_channels,)
         self.gamma = self.params.get("gamma", shape=shape, init="ones", differentiable=scale)
         self.beta = self.params.get("beta", shape=shape, init="zeros", differentiable=center)
@@ -84,11 +87,80 @@ class BatchNorm(HybridBlock):
         mean, var = self.running_mean.data(x.device), self.running_var.data(x.device)
         if self._global or not is_training():
             return ops.batch_norm_inference(x, gamma, beta, mean, var, self._epsilon)
-        y, batch_mean, batch_var = ops.batch_norm(x, gamma, beta, self._epsilon)
+        if self._combine is None:
+            y, batch_mean, batch_var = ops.batch_norm(x, gamma, beta, self._epsilon)
+        else:
+            y, batch_mean, batch_var = ops.sync_batch_norm(
+                x, gamma, beta, self._epsilon, self._combine
+            )
         for running, batch in ((mean, batch_mean), (var, batch_var)):
             batch = batch.detach()
             assign(running, running * self._momentum + batch * (1 - self._momentum))
         return y
+
+    def synchronise(self, combine: Combiner | None) -> None:
+        """Take statistics over all who share ``combine`` from now on; None: over what is here.
+
+        Parameters
+        ----------
+        combine : callable
+            For the ranks of a group, `hpctrain.parallel.together.Combine`.
+        """
+        self._combine = combine
+        self._changed()
+
+
+class SyncBatchNorm(BatchNorm):
+    """Batch normalisation whose statistics are over all processes that share a batch.
+
+    Parameters
+    ----------
+    in_channels : int
+        Number of channels; 0 leaves it to the first input.
+    num_devices : int, optional
+        Of MXNet, and without effect: ``combine`` knows them.
+    combine : callable
+        What puts the processes together; see `hpctrain.ops.sync_norm`.
+    **names
+        All else is as for `BatchNorm`.
+
+    Notes
+    -----
+    All of them must apply their layers in one order, and equally often. The running statistics
+    follow those of the whole batch, so they are the same on all.
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 0,
+        num_devices: int | None = None,
+        combine: Combiner = ALONE,
+        **names: Any,
+    ) -> None:
+        super().__init__(in_channels=in_channels, **names)
+        self._combine = combine
+
+
+def convert_sync_batch_norm(net: Block, combine: Combiner) -> int:
+    """Synchronise all `BatchNorm` layers of a model, in place; return how many there are.
+
+    Parameters
+    ----------
+    net : Block
+        Its parameters, and their names, stay as they are.
+    combine : callable
+        See `BatchNorm.synchronise`.
+    """
+    found: set[int] = set()  # a block may have several parents
+
+    def convert(block: Block) -> None:
+        if isinstance(block, BatchNorm):
+            block.synchronise(combine)
+            found.add(id(block))
+        block._changed()  # what was captured has the layers as they were
+
+    net.apply(convert)
+    return len(found)
 
 
 class LayerNorm(HybridBlock):
