@@ -13,6 +13,7 @@ from hpctrain.cli.defaults import DEFAULT
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm import guard
 from hpctrain.comm.agree import agree
+from hpctrain.comm.stall import Watch
 from hpctrain.comm.world import World, start
 from hpctrain.config import NOT_COUNTED, Config, digest, load, split, to_toml
 from hpctrain.errors import ConfigError, HpctrainError
@@ -24,7 +25,7 @@ from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Options
-from hpctrain.trace import Recorder
+from hpctrain.trace import Activity, Recorder
 from hpctrain.train.console import Console
 from hpctrain.train.metrics import RecordWriter
 from hpctrain.train.profile import Profile, parse_steps
@@ -37,7 +38,7 @@ from hpctrain.train.trainer import Outcome, Settings, Trainer
 __all__ = ["run"]
 
 PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
-LANES = {"compute": 1, "comm": 1, "io": 2, "copy": 1}
+LANES = {**engine.DEFAULT_LANES, "io": 2}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -79,6 +80,9 @@ def _train(config: Config, world: World) -> Outcome:
                 on_failure=lambda error: _end_all(error, world),
             )
         )
+        activity = data.train.activity = data.test.activity = Activity()
+        limits = config.exchange.stall_s, config.exchange.abort_s
+        watch = Watch(world, *limits, activity, lanes.running)
         train = build.loader(config, data.train, world, lanes, training=True)
         test = build.loader(config, data.test, world, lanes, training=False)
         step = _step(config, world, lanes, train, (device, cores))
@@ -91,6 +95,7 @@ def _train(config: Config, world: World) -> Outcome:
             run_dir,
             config.run.keep,
             {"optimizer": step.optimizer.describe(), "schedule": step.schedule.describe()},
+            activity,
         )
         records = stack.enter_context(RecordWriter(run_dir.metrics)) if run_dir else None
         trainer = Trainer(
@@ -114,7 +119,7 @@ def _train(config: Config, world: World) -> Outcome:
         )
         stop_file = run_dir.stop_file if run_dir else None
         limit = time_left(config.run.time_limit, os.environ)
-        with StopFlag(stop_file, limit) as stop:
+        with StopFlag(stop_file, limit) as stop, watch:
             outcome = trainer.fit(stop)
         _tell(console, run_dir, outcome, stop.reason)
         return outcome
