@@ -13,6 +13,7 @@ from typing import Protocol
 
 from hpctrain.comm.encoding import Bytes, Floats
 from hpctrain.comm.halves import BFloat16, Half
+from hpctrain.comm.kernels import Compiler
 from hpctrain.comm.topk import TopK
 from hpctrain.comm.twobit import TwoBit
 from hpctrain.errors import ConfigError
@@ -74,7 +75,13 @@ class Codec(Protocol):
         """Add the values of ``data`` to ``out``, shape (n,), float32."""
 
 
-def codec(name: str, *, threshold: float = 0.5, ratio: float = 0.01) -> Codec | None:
+def codec(
+    name: str,
+    *,
+    threshold: float = 0.5,
+    ratio: float = 0.01,
+    compiler: Compiler | None = None,
+) -> Codec | None:
     """Return the codec called ``name``, or None for ``none``.
 
     Parameters
@@ -85,6 +92,9 @@ def codec(name: str, *, threshold: float = 0.5, ratio: float = 0.01) -> Codec | 
         Of ``2bit``, in units of the gradient; above 0.
     ratio : float
         Of ``topk``: the share of the values that is sent; above 0, at most 1.
+    compiler : Compiler or None
+        Compiles LLVM text (`hpctrain.comm.kernels`); None: NumPy does everything, with the
+        same results.
 
     Raises
     ------
@@ -95,11 +105,11 @@ def codec(name: str, *, threshold: float = 0.5, ratio: float = 0.01) -> Codec | 
         case "none":
             return None
         case "fp16":
-            return Half()
+            return Half(compiler)
         case "bf16":
-            return BFloat16()
+            return BFloat16(compiler)
         case "2bit":
-            return TwoBit(threshold)
+            return TwoBit(threshold, compiler)
         case "topk":
             return TopK(ratio)
     raise ConfigError(f"exchange: got compression {name!r}, needed one of {', '.join(CODECS)}")

@@ -18,57 +18,75 @@ BLOCK = 32768
 """Values in a block: of 4096 to 65536 the fastest here (2 MiB of level-2 cache a core)."""
 
 
-def blocks(count: int) -> Iterator[slice]:
-    """Cut ``count`` values into blocks; only the last is shorter than `BLOCK`.
+def blocks(count: int, start: int = 0) -> Iterator[slice]:
+    """Cut the values from ``start`` to ``count`` into blocks; only the last may be short.
 
     Examples
     --------
     >>> list(blocks(40000))
     [slice(0, 32768, None), slice(32768, 40000, None)]
     """
-    return (slice(i, min(i + BLOCK, count)) for i in range(0, count, BLOCK))
+    return (slice(i, min(i + BLOCK, count)) for i in range(start, count, BLOCK))
 
 
-def check(
-    name: str, values: Floats, encoded: Bytes, nbytes: int, residual: Floats | None = None
+def check_encode(
+    name: str, values: Floats, out: Bytes, nbytes: int, residual: Floats | None = None
 ) -> None:
-    """Refuse arrays that the codec ``name`` cannot work on.
+    """Refuse arrays that the codec ``name`` cannot encode from, or into.
 
     Parameters
     ----------
     name : str
-    values, encoded : ndarray
-        The two sides of the codec, whichever is read and whichever is written.
+    values, out, residual : ndarray
+        As `hpctrain.comm.compress.Codec.encode` takes them.
     nbytes : int
         What the encoding of ``values`` needs.
-    residual : ndarray or None
 
     Raises
     ------
     ConfigError
         If ``values`` are not float32.
     ShapeError
-        If the lengths do not fit, or an array is not flat, or of a wrong dtype.
+        If an array is not flat, contiguous, and of the right dtype and length, or is
+        read-only and would be written.
     """
+    _check_floats(name, values)
+    _check_flat(name, "out", out, np.dtype(np.uint8), nbytes, written=True)
+    if residual is not None:
+        _check_flat(name, "residual", residual, values.dtype, values.size, written=True)
+
+
+def check_decode(name: str, data: Bytes, out: Floats, nbytes: int) -> None:
+    """Refuse arrays that the codec ``name`` cannot decode from, or into, as `check_encode`."""
+    _check_floats(name, out)
+    _check_flat(name, "out", out, out.dtype, out.size, written=True)
+    _check_flat(name, "data", data, np.dtype(np.uint8), nbytes)
+
+
+def _check_floats(name: str, values: Floats) -> None:
     if values.dtype != np.float32:
         raise ConfigError(
             f"exchange: {name} got gradients of {values.dtype}, needed float32; "
             "switch compression off, or train in float32"
         )
-    if values.ndim != 1 or not values.flags.c_contiguous:
+    _check_flat(name, "values", values, values.dtype, values.size)
+
+
+def _check_flat(
+    name: str,
+    what: str,
+    array: np.ndarray[Any, np.dtype[Any]],
+    dtype: np.dtype[Any],
+    size: int,
+    *,
+    written: bool = False,
+) -> None:
+    # Compiled loops take an address on trust, so nothing may pass that is not as expected.
+    flags = array.flags
+    if array.dtype != dtype or array.shape != (size,) or not flags.c_contiguous:
         raise ShapeError(
-            f"{name}: got values of shape {values.shape} and strides {values.strides}, "
-            "needed a flat contiguous array; pass reshape(-1) of it"
+            f"{name}: {what} is {array.dtype} of shape {array.shape} and strides "
+            f"{array.strides}, needed contiguous {dtype} of shape ({size},)"
         )
-    if encoded.dtype != np.uint8 or encoded.shape != (nbytes,):
-        raise ShapeError(
-            f"{name}: got {encoded.dtype} of shape {encoded.shape} for {values.size} values, "
-            f"needed uint8 of shape ({nbytes},); ask nbytes for the size"
-        )
-    if residual is not None and (
-        residual.dtype != np.float32 or residual.shape != values.shape
-    ):
-        raise ShapeError(
-            f"{name}: got a residual of {residual.dtype} and shape {residual.shape}, "
-            f"needed float32 of shape {values.shape}; keep one for each slice"
-        )
+    if written and not flags.writeable:
+        raise ShapeError(f"{name}: {what} is read-only; pass a copy")

@@ -2,15 +2,21 @@
 
 Both round to the nearest value, ties to even, and keep what is not finite, so that the check
 for an overflow, which looks at the sum, finds it on all ranks.  Sums are made in float32.
-Neither needs error feedback: the rounding is unbiased, and small against the gradient's noise.
+Neither has error feedback: the rounding is small against the gradient's noise.
 """
 
 import numpy as np
 
-from hpctrain.comm.encoding import BLOCK, Bytes, Floats, blocks, check
+from hpctrain.comm import kernels
+from hpctrain.comm.encoding import BLOCK, Bytes, Floats, blocks, check_decode, check_encode
+from hpctrain.comm.kernels import Compiler, Kernel
 
 __all__ = ["BFloat16", "Half"]
 
+Halves = np.ndarray[tuple[int, ...], np.dtype[np.uint16]]
+Words = np.ndarray[tuple[int, ...], np.dtype[np.uint32]]
+
+_TOO_LARGE = (127 + 16) << 23  # the bits of 65536, from where all halves are infinite or NaN
 _QUIET = np.uint16(0x7FC0)  # the NaN that stands for all
 
 
@@ -19,13 +25,25 @@ class Half:
 
     Larger values become infinite, those below 3e-8 zero: gradients of a scaled loss fit.
 
+    Parameters
+    ----------
+    compiler : Compiler or None
+        See `hpctrain.comm.kernels`.
+
     Notes
     -----
-    One thread at a time.  ``values`` that are NaN stay NaN.
+    One thread at a time.  A NaN stays a NaN.
     """
 
     name = "fp16"
     residual = False
+
+    def __init__(self, compiler: Compiler | None = None) -> None:
+        self._encode = Kernel(compiler, kernels.HALF_ENCODE)
+        self._decode = Kernel(compiler, kernels.HALF_DECODE)
+        self._add = Kernel(compiler, kernels.HALF_ADD)
+        self._magnitudes = np.empty(BLOCK, np.uint32)
+        self._words = np.empty(BLOCK, np.uint32)
 
     def nbytes(self, count: int) -> int:
         """Return the size in bytes of ``count`` encoded values: two for each."""
@@ -33,24 +51,60 @@ class Half:
 
     def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
         """Round ``values`` into ``out``; ``residual`` is not touched."""
-        check(self.name, values, out, self.nbytes(values.size))
-        with np.errstate(all="ignore"):
-            np.copyto(out.view(np.float16), values, casting="same_kind")
+        check_encode(self.name, values, out, self.nbytes(values.size))
+        done = self._encode(values.size, values, out)
+        halves = out.view(np.uint16)
+        for block in blocks(values.size, done):
+            self._round(values[block], halves[block])
+
+    def _round(self, values: Floats, out: Halves) -> None:
+        """Encode one block.
+
+        With base = 2^(e + 13) for a magnitude in [2^e, 2^(e + 1)), where e is at least -14,
+        the last bit of magnitude + base is the last bit of the half: adding rounds.  The sum
+        has e + 140 in its exponent, the half's digits in its low bits, and nothing between;
+        one multiplication brings both to their places in the upper 16 bits.
+        """
+        bits = values.view(np.uint32)
+        magnitudes, words = self._magnitudes[: bits.size], self._words[: bits.size]
+        np.bitwise_and(bits, 0x7FFFFFFF, out=magnitudes)
+        if np.maximum.reduce(magnitudes) >= _TOO_LARGE:
+            with np.errstate(all="ignore"):
+                np.copyto(out.view(np.float16), values, casting="same_kind")
+            return
+        np.bitwise_and(bits, 0x7F800000, out=words)
+        np.maximum(words, 113 << 23, out=words)
+        np.add(words, 13 << 23, out=words)
+        sums = words.view(np.float32)
+        np.add(magnitudes.view(np.float32), sums, out=sums)
+        np.multiply(words, (1 << 16) + (1 << 3), out=words)
+        np.bitwise_xor(magnitudes, bits, out=magnitudes)  # the sign is left
+        np.add(words, magnitudes, out=words)
+        np.right_shift(words, 16, out=words)
+        np.copyto(out, words, casting="same_kind")
+        np.add(out, -(126 << 10) % (1 << 16), out=out)
 
     def decode(self, data: Bytes, out: Floats) -> None:
         """Write the values of ``data`` into ``out``."""
-        check(self.name, out, data, self.nbytes(out.size))
-        np.copyto(out, data.view(np.float16))
+        check_decode(self.name, data, out, self.nbytes(out.size))
+        done = self._decode(out.size, data, out)
+        np.copyto(out[done:], data.view(np.float16)[done:])
 
     def add(self, data: Bytes, out: Floats) -> None:
         """Add the values of ``data`` to ``out``."""
-        check(self.name, out, data, self.nbytes(out.size))
+        check_decode(self.name, data, out, self.nbytes(out.size))
+        done = self._add(out.size, data, out)
         with np.errstate(all="ignore"):
-            np.add(out, data.view(np.float16), out=out)
+            np.add(out[done:], data.view(np.float16)[done:], out=out[done:])
 
 
 class BFloat16:
     """The upper half of a float32: 8 significant bits, the whole range of float32.
+
+    Parameters
+    ----------
+    compiler : Compiler or None
+        See `hpctrain.comm.kernels`.
 
     Notes
     -----
@@ -65,7 +119,10 @@ class BFloat16:
     name = "bf16"
     residual = False
 
-    def __init__(self) -> None:
+    def __init__(self, compiler: Compiler | None = None) -> None:
+        self._encode = Kernel(compiler, kernels.BFLOAT_ENCODE)
+        self._decode = Kernel(compiler, kernels.BFLOAT_DECODE)
+        self._add = Kernel(compiler, kernels.BFLOAT_ADD)
         self._words = np.empty(BLOCK, np.uint32)
 
     def nbytes(self, count: int) -> int:
@@ -74,9 +131,10 @@ class BFloat16:
 
     def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
         """Round ``values`` into ``out``; ``residual`` is not touched."""
-        check(self.name, values, out, self.nbytes(values.size))
+        check_encode(self.name, values, out, self.nbytes(values.size))
+        done = self._encode(values.size, values, out)
         upper, bits = out.view(np.uint16), values.view(np.uint32)
-        for block in blocks(values.size):
+        for block in blocks(values.size, done):
             words = self._words[: block.stop - block.start]
             # Half a unit less one, and one more where the kept part is odd: ties go to even.
             np.right_shift(bits[block], 16, out=words)
@@ -91,25 +149,24 @@ class BFloat16:
 
     def decode(self, data: Bytes, out: Floats) -> None:
         """Write the values of ``data`` into ``out``."""
-        check(self.name, out, data, self.nbytes(out.size))
+        check_decode(self.name, data, out, self.nbytes(out.size))
+        done = self._decode(out.size, data, out)
         upper, bits = data.view(np.uint16), out.view(np.uint32)
-        for block in blocks(out.size):
+        for block in blocks(out.size, done):
             self._widen(upper[block], bits[block])
 
     def add(self, data: Bytes, out: Floats) -> None:
         """Add the values of ``data`` to ``out``."""
-        check(self.name, out, data, self.nbytes(out.size))
+        check_decode(self.name, data, out, self.nbytes(out.size))
+        done = self._add(out.size, data, out)
         upper = data.view(np.uint16)
         with np.errstate(all="ignore"):
-            for block in blocks(out.size):
+            for block in blocks(out.size, done):
                 words = self._words[: block.stop - block.start]
                 self._widen(upper[block], words)
                 np.add(out[block], words.view(np.float32), out=out[block])
 
     @staticmethod
-    def _widen(
-        upper: np.ndarray[tuple[int], np.dtype[np.uint16]],
-        words: np.ndarray[tuple[int], np.dtype[np.uint32]],
-    ) -> None:
+    def _widen(upper: Halves, words: Words) -> None:
         np.copyto(words, upper)
         np.left_shift(words, 16, out=words)

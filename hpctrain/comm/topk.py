@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpctrain.comm.encoding import Bytes, Floats, check
+from hpctrain.comm.encoding import Bytes, Floats, check_decode, check_encode
 from hpctrain.errors import ConfigError
 
 __all__ = ["TopK"]
@@ -74,7 +74,7 @@ class TopK:
 
         Without a residual what is not sent is lost.
         """
-        check(self.name, values, out, self.nbytes(values.size), residual)
+        check_encode(self.name, values, out, self.nbytes(values.size), residual)
         k = self.kept(values.size)
         if not k:
             return
@@ -127,7 +127,7 @@ class TopK:
             out[indices] += values
 
     def _parts(self, data: Bytes, out: Floats) -> tuple[Magnitudes, Floats]:
-        check(self.name, out, data, self.nbytes(out.size))
+        check_decode(self.name, data, out, self.nbytes(out.size))
         half = data.size // 2
         return data[:half].view(np.int32), data[half:].view(np.float32)
 

@@ -8,7 +8,9 @@ import math
 
 import numpy as np
 
-from hpctrain.comm.encoding import BLOCK, Bytes, Floats, blocks, check
+from hpctrain.comm import kernels
+from hpctrain.comm.encoding import BLOCK, Bytes, Floats, blocks, check_decode, check_encode
+from hpctrain.comm.kernels import Compiler, Kernel
 from hpctrain.errors import ConfigError
 
 __all__ = ["TwoBit"]
@@ -26,6 +28,8 @@ class TwoBit:
     ----------
     threshold : float
         t, above 0 and finite, in units of the gradient.
+    compiler : Compiler or None
+        See `hpctrain.comm.kernels`.
 
     Raises
     ------
@@ -50,13 +54,16 @@ class TwoBit:
     name = "2bit"
     residual = True
 
-    def __init__(self, threshold: float = 0.5) -> None:
+    def __init__(self, threshold: float = 0.5, compiler: Compiler | None = None) -> None:
         self._threshold = np.float32(threshold)
         if not 0 < self._threshold < math.inf:
             raise ConfigError(
                 f"exchange: got 2-bit threshold {threshold}, needed a finite number above 0 "
                 "that float32 can hold"
             )
+        self._encode = Kernel(compiler, kernels.TWO_BIT_ENCODE, threshold)
+        self._decode = Kernel(compiler, kernels.TWO_BIT_DECODE, threshold)
+        self._add = Kernel(compiler, kernels.TWO_BIT_ADD, threshold)
         self._table = _table(self._threshold)
         self._values = np.empty(BLOCK, np.float32)
         self._index = np.empty(BLOCK // 4, np.intp)
@@ -73,18 +80,16 @@ class TwoBit:
 
         Without a residual what is not sent is lost.
         """
-        check(self.name, values, out, self.nbytes(values.size), residual)
+        check_encode(self.name, values, out, self.nbytes(values.size), residual)
+        rest = np.zeros_like(values) if residual is None else residual
+        done = self._encode(values.size, values, out, rest)
         with np.errstate(all="ignore"):
-            for block in blocks(values.size):
-                if residual is None:
-                    rest = values[block].copy()
-                else:
-                    rest = residual[block]
-                    np.add(rest, values[block], out=rest)
-                self._send(rest, out[block.start // 4 : -(-block.stop // 4)])
+            for block in blocks(values.size, done):
+                np.add(rest[block], values[block], out=rest[block])
+                self._send(rest[block], out[block.start // 4 : -(-block.stop // 4)])
 
     def _send(self, rest: Floats, codes: Bytes) -> None:
-        """Encode one block of sums; what is sent is taken off them."""
+        """Encode sums, a block at most; what is sent is taken off them."""
         count, above, below = rest.size, self._above, self._below
         np.greater_equal(rest, self._threshold, out=above[:count])
         np.less_equal(rest, -self._threshold, out=below[:count])
@@ -107,15 +112,17 @@ class TwoBit:
 
     def decode(self, data: Bytes, out: Floats) -> None:
         """Write the values of ``data`` into ``out``."""
-        check(self.name, out, data, self.nbytes(out.size))
-        for block in blocks(out.size):
+        check_decode(self.name, data, out, self.nbytes(out.size))
+        done = self._decode(out.size, data, out)
+        for block in blocks(out.size, done):
             self._look_up(data[block.start // 4 : -(-block.stop // 4)], out[block])
 
     def add(self, data: Bytes, out: Floats) -> None:
         """Add the values of ``data`` to ``out``."""
-        check(self.name, out, data, self.nbytes(out.size))
+        check_decode(self.name, data, out, self.nbytes(out.size))
+        done = self._add(out.size, data, out)
         with np.errstate(all="ignore"):
-            for block in blocks(out.size):
+            for block in blocks(out.size, done):
                 values = self._values[: block.stop - block.start]
                 self._look_up(data[block.start // 4 : -(-block.stop // 4)], values)
                 np.add(out[block], values, out=out[block])
