@@ -88,7 +88,7 @@ def _measure(
         number = trainer.step(part)
         lanes.wait_all()
         times.append(perf_counter() - begun)
-        exposed.append(trainer.meter.take()[1])
+        exposed.append(trainer.meter.take()[1].sum())
         loss = trainer.result(number).loss
     figures = np.array([median(times[WARM_UP:]), median(exposed[WARM_UP:])])
     world.control.allreduce(figures, "max")

@@ -16,7 +16,13 @@ from hpctrain.errors import ConfigError, EngineError
 __all__ = ["DEFAULT_LANES", "Engine", "Statistics", "ages"]
 
 DEFAULT_LANES: Mapping[str, int | LaneSpec] = MappingProxyType(
-    {"compute": 1, "comm": 1, "io": 1, "copy": 1}
+    {
+        "compute": 1,
+        # Exchanges start in one order on all ranks, and several are under way.
+        "comm": LaneSpec(ordered=True, in_flight=4, pause_s=2e-4),
+        "io": 1,
+        "copy": 1,
+    }
 )
 
 

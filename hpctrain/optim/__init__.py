@@ -14,8 +14,9 @@ Steps are counted from 0: ``step`` is the number of updates made before this one
     sgd.update(weight, grad, state, lr=schedule.lr(step), step=step)
 """
 
-from hpctrain.optim.clip import clip_scale, sum_of_squares
+from hpctrain.optim.clip import clip_scale, finite, sum_of_squares
 from hpctrain.optim.optimizer import SGD, Adam, AdamW, Optimizer, create
+from hpctrain.optim.scale import LossScale
 from hpctrain.optim.schedule import (
     Constant,
     Cosine,
@@ -27,6 +28,7 @@ from hpctrain.optim.schedule import (
 )
 
 __all__ = [
-    "SGD", "Adam", "AdamW", "Constant", "Cosine", "Factor", "MultiFactor", "Optimizer", "Poly",
-    "Schedule", "clip_scale", "create", "from_description", "sum_of_squares",
+    "SGD", "Adam", "AdamW", "Constant", "Cosine", "Factor", "LossScale", "MultiFactor",
+    "Optimizer", "Poly", "Schedule", "clip_scale", "create", "finite", "from_description",
+    "sum_of_squares",
 ]  # fmt: skip

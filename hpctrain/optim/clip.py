@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from hpctrain.backend import Array
+from hpctrain.backend import Array, module_of
 from hpctrain.errors import ConfigError
 
-__all__ = ["clip_scale", "sum_of_squares"]
+__all__ = ["clip_scale", "finite", "sum_of_squares"]
 
 _BLOCK = 65_536  # long enough for the dot product, short enough to lose no digits
 
@@ -28,6 +28,25 @@ def sum_of_squares(grad: Array) -> float:
     size = _BLOCK if isinstance(grad, np.ndarray) else max(1, grad.size)
     parts = (grad[start : start + size] for start in range(0, grad.size, size))
     return math.fsum(float(part.dot(part)) for part in parts)
+
+
+def finite(grad: Array) -> bool:
+    """Return whether no element of ``grad`` is infinite or NaN.
+
+    Parameters
+    ----------
+    grad : array, shape (n,), float
+
+    Notes
+    -----
+    Its product with zeros is NaN if one is: a dot product runs at the rate of memory and needs
+    no room. On a GPU it waits for the result.
+    """
+    size = _BLOCK if isinstance(grad, np.ndarray) else max(1, grad.size)
+    zeros = module_of(grad).zeros(min(size, grad.size), grad.dtype)
+    parts = (grad[start : start + size] for start in range(0, grad.size, size))
+    with np.errstate(invalid="ignore"):
+        return all(float(part.dot(zeros[: part.size])) == 0 for part in parts)
 
 
 def clip_scale(squares: float, max_norm: float, scale: float = 1.0) -> float:

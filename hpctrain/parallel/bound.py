@@ -66,15 +66,18 @@ class BoundStep:
         where = flat.where()
         leaf_of = dict(zip((id(t) for t in state.leaves), graph.leaves, strict=True))
         read = {leaf_of[id(t)]: w for t, w in zip(state.trained, where, strict=True)}
+        self.items: dict[bool, Any] = {}  # of a step, by whether it is the last part of one
         self.segments = cut(self.plan, read, dict(zip(graph.outputs[2:], where, strict=True)))
 
-    def feed(self, work: Work, step: int) -> None:
+    def feed(self, work: Work, step: int, scale: float = 1.0) -> None:
         """Set the inputs of the run of ``step``, and let random draws go by it.
+
+        The loss is multiplied by ``scale``; what `ride` writes of it is not.
 
         By the step, not by how often this rank has drawn: a rank may have no sample of a
         batch. And by the row in the global batch.
         """
-        weight = np.asarray(1.0 / work.global_count, self.state.flat.dtype)
+        weight = np.asarray(scale / work.global_count, self.state.flat.dtype)
         for stream in self.state.streams:
             stream.value[1:] = step * DRAWS, work.row
         arrays = [*work.inputs, *work.targets, weight]

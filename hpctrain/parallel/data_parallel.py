@@ -5,33 +5,51 @@ One training step, as it is pushed to the engine (S: segment, X: exchange, U: up
     compute   S0 S1 S2 S3 S4 S5 . U2 U1 U0 | S0 S1 ...     the next step starts at once
     comm               X2    X1    X0                      in one order on every rank
 
-A segment reads slices of the parameters and writes slices of the gradient; the engine
-orders everything by these. Nothing here waits, except for what `result` asks for.
+What is pushed is data (`hpctrain.parallel.recipe`); a segment reads slices of the parameters
+and writes slices of the gradient, and the engine orders everything by these. Nothing here
+waits, except for what `result` asks for.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from hpctrain import backend
 from hpctrain.autograd import Spec
 from hpctrain.comm.group import Group
-from hpctrain.engine import Engine
-from hpctrain.errors import EngineError
+from hpctrain.comm.transport import MpiTransport, Transport
+from hpctrain.engine import Engine, Variable
+from hpctrain.errors import ConfigError, EngineError
 from hpctrain.graph.cached import Statistics
 from hpctrain.graph.plan import Plan
-from hpctrain.graph.segments import Segment
-from hpctrain.optim import Optimizer, Schedule, clip_scale, sum_of_squares
+from hpctrain.optim import Optimizer, Schedule
+from hpctrain.parallel.actions import Actions, Turn
 from hpctrain.parallel.bound import BoundStep, BoundSteps
-from hpctrain.parallel.exchange import AllReduce, Alone, Exchange
-from hpctrain.parallel.flat import Slice
+from hpctrain.parallel.exchange import Alone, Exchange, Shared, Summed
 from hpctrain.parallel.meter import Meter
 from hpctrain.parallel.program import Objective
-from hpctrain.parallel.shards import ShardSums, cut_work
+from hpctrain.parallel.recipe import (
+    Item,
+    Key,
+    Rules,
+    exchange_items,
+    gradient_items,
+    nothing_items,
+    posted_early,
+)
+from hpctrain.parallel.shards import Sums, cut_work
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.work import CORRECT, COUNT, LAG, LOSS, STOP, Options, StepResult, Work
+from hpctrain.parallel.work import (
+    BAD,
+    CORRECT,
+    COUNT,
+    LAG,
+    LOSS,
+    STOP,
+    Options,
+    StepResult,
+    Work,
+)
 
 __all__ = ["DataParallel"]
 
@@ -48,9 +66,14 @@ class DataParallel:
     schedule : Schedule
         Learning rate as a function of the step.
     engine : Engine
+        Its lane ``comm`` must start tasks in order if there are several ranks; see
+        `hpctrain.engine.LaneSpec`.
     group : Group
-        The data-parallel ranks; used for the exchange alone.
+        The data-parallel ranks, for agreements in the main thread.
     options : Options
+    transport : Transport, optional
+        How slices travel, on communicators of its own; by default MPI's collectives on
+        ``group``.
 
     Notes
     -----
@@ -66,6 +89,7 @@ class DataParallel:
         engine: Engine,
         group: Group,
         options: Options | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.objective = objective
         self.state = state
@@ -74,49 +98,82 @@ class DataParallel:
         self.engine = engine
         self.group = group
         self.options = options or Options()
-        self.meter = Meter()
         self.stop = False  # set by whoever wants all ranks to stop
         self.step_number = 0
-        flat = state.flat
-        self._sums = ShardSums(flat) if self.options.shard else None
-        sent = flat.grads if self._sums is None else self._sums.buffer
-        self._exchange: Exchange = Alone()
-        if group.size > 1:
-            self._exchange = AllReduce(group, sent, self.options.pause_s)
-        self._bound = BoundSteps(
-            objective, state, self.options
-        )  # one runs at a time, as `_arena` says
-        self._order: list[int] = []
-        # Slices of nothing but padding, which no segment makes final.
-        self._empty = [s.index for s in flat.slices if s.index and not s.parameters]
-        factors = state.factors()
-        self._runs = [flat.runs(piece, factors) for piece in flat.slices]
-        self._parameters = [engine.variable(f"parameters {s.index}") for s in flat.slices]
-        self._gradients = [engine.variable(f"gradients {s.index}") for s in flat.slices]
-        self._arena = engine.variable("arena")
-        self._turn = engine.variable("exchange order")
-        self._norm = engine.variable("gradient norm")
+        self._sums = _sums(state, self.options)
+        if transport is None and group.size > 1:
+            transport = MpiTransport(group)
+        self.transport = transport
+        self._exchange = _exchange(state, self.options, transport, self._sums)
+        shared = self.options.sharded and group.size > 1
+        if shared:
+            state.shard(self._exchange.own)
+        norms = group.dup() if shared and self.options.clip_norm else None
+        self._actions = Actions(
+            state, optimizer, schedule, self.options, self._exchange, self._sums, norms
+        )
+        self._bound = BoundSteps(objective, state, self.options)  # one runs at a time
+        self._order: tuple[int, ...] = ()
+        self._after: tuple[Item, ...] = ()
+        self._variables: dict[Key, Variable] = {}
         self._ready = [engine.variable(f"result {i}") for i in range(LAG + 1)]
-        self._results: dict[int, np.ndarray] = {}
-        self._scale = 1.0
 
     @property
-    def variables(self) -> list[Any]:
+    def meter(self) -> Meter:
+        """What the compute lane did, and waited for."""
+        return self._actions.meter
+
+    @property
+    def variables(self) -> list[Variable]:
         """Variables that stand for the parameters and the state, for whoever reads them."""
-        return [*self._parameters, self._arena]
+        slices = [self._variable(("parameters", s.index)) for s in self.state.flat.slices]
+        return [*slices, self._variable(("arena", 0))]
 
     def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
         """Capture and plan for a shape of batch; collective the first time.
 
-        The order in which slices are exchanged is that in which rank 0 makes them final. The
-        slice with the riders is the last.
+        The order in which slices are exchanged is that in which rank 0 makes them final, until
+        `reorder` says otherwise.
         """
-        key = (tuple(inputs), tuple(targets))
-        bound = self._bound.get(key)
+        bound = self._bound.get((tuple(inputs), tuple(targets)))
         if not self._order:
             final = [s for segment in bound.segments for s in segment.final]
-            order = [*self._empty, *(s for s in final if s != 0), 0]
-            self._order = [int(s) for s in self.group.bcast_obj(order, 0)]
+            empty = {s.index for s in self.state.flat.slices} - {*final, 0}
+            order = [*sorted(empty), *(s for s in final if s != 0), 0]
+            self.reorder(self.group.bcast_obj(order, 0))
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Exchange slices in another order from the next step on; the same on every rank.
+
+        Raises
+        ------
+        ConfigError
+            If ``order`` does not name each slice once.
+        """
+        every = [s.index for s in self.state.flat.slices]
+        if sorted(order) != every:
+            raise ConfigError(
+                f"order: got {list(order)}, needed each of {len(every)} slices once"
+            )
+        self._order = tuple(order)
+        self._after = exchange_items(self.rules)
+
+    @property
+    def rules(self) -> Rules:
+        """How steps are made."""
+        options, several = self.options, self.group.size > 1
+        shared = options.sharded and several
+        settled = self._sums is not None and self._sums.buffer.dtype != self.state.flat.dtype
+        return Rules(
+            self._order,
+            gathered=tuple(sorted(self._order)) if shared else (),
+            overlap=options.overlap,
+            summed=self._sums is not None,
+            settled=settled,
+            clipped=bool(options.clip_norm),
+            shared_norm=shared and bool(options.clip_norm),
+            checked=options.skip,
+        )
 
     def plan_of_first_shape(self) -> Plan:
         """Return the plan that `prepare` made first."""
@@ -126,175 +183,103 @@ class DataParallel:
         """Return how many batches were run and shapes captured, and what that keeps."""
         return self._bound.statistics()
 
-    def step(self, work: Work) -> int:
-        """Push one step and return its number, for `result`; after `prepare`."""
+    def step(self, *parts: Work) -> int:
+        """Push one step and return its number, for `result`; after `prepare`.
+
+        Parameters
+        ----------
+        *parts : Work
+            What this rank computes: its share of one batch, or of several whose gradients are
+            added up (then ``Options.accumulate`` must be more than 1). Their counts, rows and
+            global count are those of all batches of the step together.
+        """
         if not self._order:
             raise EngineError(
                 "step: the order of the exchange is not known; call prepare on all ranks before"
             )
         number = self.step_number
         self.step_number += 1
-        begun = self._push_gradient(work, number) if work.count else self._push_nothing(work)
-        self._push_exchanges(begun, {s.index for s in self.state.flat.slices})
+        shard = self.options.shard
+        cut = [piece for work in parts if work.count for piece in cut_work(work, shard)]
+        pushed = self._gradient(cut, number) if cut else self._nothing(parts[0], number)
+        last = Turn(number, parts[-1])
+        pushed += [(item, last) for item in self._after]
         if not self.options.overlap:
-            for index in self._order:
-                self._push_finish(self.state.flat.slices[index])
-        self._push_settle()
-        if self.options.clip_norm:
-            self._push_norm()
-        for index in self._order:
-            self._push_update(self.state.flat.slices[index], number)
-        self._push_result(number)
+            pushed = [pushed[i] for i in posted_early([item for item, _ in pushed])]
+        for item, turn in pushed:
+            self._push(item, turn)
         return number
 
     def result(self, number: int) -> StepResult:
         """Wait for a step and return its sums; only the last `LAG` + 1 steps are kept."""
         self.engine.wait(self._ready[number % (LAG + 1)])
-        riders = self._results.pop(number)
+        riders = self._actions.results.pop(number)
         return StepResult(
             number,
             float(riders[LOSS]),
             float(riders[CORRECT]),
             bool(riders[STOP] > 0),
             round(float(riders[COUNT])),
+            round(float(riders[BAD])),
         )
 
-    def _push_gradient(self, work: Work, number: int) -> int:
-        """Push the segments; return how many exchanges could be pushed between them."""
-        final = set(self._empty)
-        begun = 0
-        parts = cut_work(work, self.options.shard)
+    def _gradient(self, parts: Sequence[Work], number: int) -> list[tuple[Item, Turn]]:
+        rules, found = self.rules, []
         for place, part in enumerate(parts):
             bound = self._bound.get(part.specs())
-            self._push_feed(bound, part, number)
-            for segment in bound.segments:
-                self._push_segment(bound, segment)
-                self._push_sums([s for s in segment.final if s], place == 0)
-                if part is parts[-1]:
-                    final.update(segment.final)
-                    begun = self._push_exchanges(begun, final - {0})
-            self._push_riders(bound, part)
-            self._push_sums([0], place == 0)
-        return begun
+            turn = Turn(number, part, bound, place == 0, self.stop and place == 0)
+            last = place == len(parts) - 1
+            if last not in bound.items:
+                bound.items[last] = gradient_items(bound.segments, rules, last)
+            found += [(item, turn) for item in bound.items[last]]
+        return found
 
-    def _push_sums(self, final: Sequence[int], first: bool) -> None:
-        """Add the slices that are final for one shard to the sums over shards."""
-        if self._sums is None:
-            return
-        for index in final:
-            add = partial(self._sums.add, self.state.flat.slices[index], first)
-            work = partial(self.meter.timed, add)
-            self.engine.push(work, (), (self._gradients[index],), name=f"add shard {index}")
+    def _nothing(self, work: Work, number: int) -> list[tuple[Item, Turn]]:
+        turn = Turn(number, work, stop=self.stop)
+        return [(item, turn) for item in nothing_items(self.rules)]
 
-    def _push_feed(self, bound: BoundStep, work: Work, number: int) -> None:
-        reads = () if work.variable is None else (work.variable,)
-        feed = partial(bound.feed, work, number)
-        self.engine.push(feed, reads, (self._arena,), name="feed")
-
-    def _push_segment(self, bound: BoundStep, segment: Segment) -> None:
+    def _push(self, item: Item, turn: Turn) -> None:
+        reads = [self._variable(key) for key in item.reads]
+        writes = [self._variable(key) for key in item.writes]
+        if turn.work.variable is not None and item.verb in ("feed", "ride", "nothing"):
+            reads.append(turn.work.variable)
+        if item.verb == "keep":
+            writes.append(self._ready[turn.number % (LAG + 1)])
         self.engine.push(
-            partial(self.meter.timed, bound.run.run, segment.start, segment.stop),
-            [self._parameters[s] for s in segment.reads],
-            [self._arena, *(self._gradients[s] for s in segment.writes)],
-            name=segment.name,
-        )
-
-    def _push_exchanges(self, begun: int, final: set[int]) -> int:
-        """Push the exchanges that are next in order and final; return how many are pushed."""
-        while begun < len(self._order) and self._order[begun] in final:
-            self._push_exchange(self.state.flat.slices[self._order[begun]])
-            begun += 1
-        return begun
-
-    def _push_exchange(self, piece: Slice) -> None:
-        overlap = self.options.overlap
-        work = self._whole_exchange if overlap else self._exchange.begin
-        self.engine.push(
-            partial(work, piece),
-            (),
-            (self._gradients[piece.index], self._turn),
-            lane="comm" if overlap else "compute",
-            name=f"{'exchange' if overlap else 'post'} {piece.index}",
-        )
-
-    def _whole_exchange(self, piece: Slice) -> None:
-        with self.meter.exchanging():
-            self._exchange.begin(piece)
-            self._exchange.finish(piece)
-
-    def _push_finish(self, piece: Slice) -> None:
-        self.engine.push(
-            partial(self.meter.exposed, self._exchange.finish, piece),
-            (),
-            (self._gradients[piece.index], self._turn),
-            name=f"finish {piece.index}",
-        )
-
-    def _push_riders(self, bound: BoundStep, work: Work) -> None:
-        reads = [self._arena] if work.variable is None else [self._arena, work.variable]
-        ride = partial(bound.ride, work, self.stop)
-        self.engine.push(ride, reads, (self._gradients[0],), name="riders")
-
-    def _push_nothing(self, work: Work) -> int:
-        """Take part in a batch of which this rank has no sample; no exchange is pushed yet."""
-        stop = self.stop
-
-        def zero() -> None:
-            sent = self.state.flat.grads if self._sums is None else self._sums.buffer
-            sent[...] = 0
-            sent[STOP] = stop
-
-        reads = () if work.variable is None else (work.variable,)
-        self.engine.push(zero, reads, (self._arena, *self._gradients), name="no samples")
-        return 0
-
-    def _push_settle(self) -> None:
-        """Round the sums over shards to the dtype of the parameters."""
-        if self._sums is None:
-            return
-        for index in self._order:
-            settle = partial(self._sums.settle, self.state.flat.slices[index])
-            work = partial(self.meter.timed, settle)
-            self.engine.push(work, (), (self._gradients[index],), name=f"settle {index}")
-
-    def _push_norm(self) -> None:
-        self.engine.push(self._measure, self._gradients, (self._norm,), name="norm")
-
-    def _measure(self) -> None:
-        """Find the factor that brings the gradient to the norm allowed; equal on all ranks."""
-        flat = self.state.flat
-        squares = sum_of_squares(flat.grads[len(flat.riders) :])
-        self._scale = clip_scale(squares, self.options.clip_norm)
-
-    def _push_update(self, piece: Slice, number: int) -> None:
-        reads = [self._gradients[piece.index]]
-        if self.options.clip_norm:
-            reads.append(self._norm)
-        self.engine.push(
-            partial(self.meter.timed, self._update, piece, number),
+            partial(getattr(self._actions, item.verb), turn, item.at),
             reads,
-            (self._parameters[piece.index],),
-            name=f"update {piece.index}",
+            writes,
+            lane=item.lane,
+            priority=item.priority,
+            name=_label(item, turn.bound),
+            deferred=item.deferred,
         )
 
-    def _update(self, piece: Slice, number: int) -> None:
-        flat, state = self.state.flat, self.state
-        lr = self.schedule.lr(number)
-        for start, stop, (lr_mult, wd_mult) in self._runs[piece.index]:
-            self.optimizer.update(
-                flat.weights[start:stop],
-                flat.grads[start:stop],
-                {name: array[start:stop] for name, array in state.optimizer.items()},
-                lr=lr * lr_mult,
-                step=number,
-                weight_decay=self.optimizer.weight_decay * wd_mult,
-                scale=self._scale,
-            )
+    def _variable(self, key: Key) -> Variable:
+        if key not in self._variables:
+            kind, index = key
+            self._variables[key] = self.engine.variable(f"{kind} {index}")
+        return self._variables[key]
 
-    def _push_result(self, number: int) -> None:
-        def keep() -> None:
-            self._results[number] = backend.to_host(self.state.flat.riders).copy()
 
-        self.engine.push(
-            keep, (self._gradients[0],), (self._ready[number % (LAG + 1)],), name="result"
-        )
+def _label(item: Item, bound: BoundStep | None) -> str:
+    """Return the name of an item in traces."""
+    if item.verb == "run" and bound is not None:
+        return bound.segments[item.at].name
+    return f"{item.verb} {item.at}"
+
+
+def _sums(state: ModelState, options: Options) -> Sums | None:
+    """Return where gradients of several parts are added up, if there may be several."""
+    if options.shard:
+        return Sums(state.flat, np.float64)
+    return Sums(state.flat, state.flat.dtype) if options.accumulate > 1 else None
+
+
+def _exchange(
+    state: ModelState, options: Options, transport: Transport | None, sums: Sums | None
+) -> Exchange:
+    if transport is None or transport.size == 1:
+        return Alone()
+    kind = Shared if options.sharded else Summed
+    return kind(transport, state.flat.grads if sums is None else sums.buffer, state.flat)

@@ -1,66 +1,136 @@
-"""What happens to a slice of the gradient: one interface, `begin` and `finish`.
+"""What happens to a slice of the gradient, and of the parameters if ranks share their update.
 
-``begin(slice)`` starts the exchange and returns at once, ``finish(slice)`` returns when the
+``begin(slice)`` starts the exchange and returns what can be asked whether it is done; then the
 slice holds what the update needs. Slices are begun in one order, the same on every rank.
 """
 
 from typing import Any, Protocol
 
-from hpctrain.comm.group import Group
-from hpctrain.comm.request import Handle
-from hpctrain.parallel.flat import Slice
+import numpy as np
 
-__all__ = ["AllReduce", "Alone", "Exchange"]
+from hpctrain import backend
+from hpctrain.comm.transfer import Pending
+from hpctrain.comm.transport import Transport
+from hpctrain.parallel.flat import FlatParameters, Slice
+
+__all__ = ["Alone", "Exchange", "Shared", "Summed"]
 
 
 class Exchange(Protocol):
     """Turns each rank's part of a gradient slice into the gradient of the global batch."""
 
-    def begin(self, piece: Slice) -> None:
-        """Start exchanging ``piece``."""
+    def begin(self, piece: Slice) -> Pending | None:
+        """Start exchanging ``piece``; None if there is nothing to wait for."""
 
-    def finish(self, piece: Slice) -> None:
-        """Wait until ``piece`` is ready for the update."""
+    def own(self, piece: Slice) -> tuple[int, int]:
+        """Return the elements of the flat buffers that this rank updates of ``piece``."""
+
+    def gather(self, piece: Slice) -> Pending | None:
+        """Start to fetch what others have updated of ``piece``."""
 
 
 class Alone:
     """One rank: there is nothing to exchange."""
 
-    def begin(self, piece: Slice) -> None:
+    def begin(self, piece: Slice) -> Pending | None:
         """Do nothing."""
+        return None
 
-    def finish(self, piece: Slice) -> None:
+    def own(self, piece: Slice) -> tuple[int, int]:
+        """Return all of ``piece``."""
+        return piece.start, piece.stop
+
+    def gather(self, piece: Slice) -> Pending | None:
         """Do nothing."""
+        return None
 
 
-class AllReduce:
-    """Sum over the ranks of a group, in place; every rank then makes the same update.
+class Summed:
+    """Every rank gets the sum over all ranks, in place, and makes the same update.
 
     Parameters
     ----------
-    group : Group
+    transport : Transport
         Used by this exchange alone.
-    grads : array, shape (total,)
-        The flat gradient buffer of this rank.
-    pause_s : float
-        How to wait; see `hpctrain.comm.request.Handle.wait`.
-
-    Notes
-    -----
-    Sends about ``2 (p - 1) / p`` times the bytes of a slice, as MPI chooses.
+    buffer : array, shape (total,)
+        Where the gradients of this rank are, riders first.
+    flat : FlatParameters
     """
 
-    def __init__(self, group: Group, grads: Any, pause_s: float = 0.0) -> None:
-        self._group = group
-        self._pause_s = pause_s
-        self._grads = grads
-        self._under_way: dict[int, Handle] = {}
+    def __init__(self, transport: Transport, buffer: Any, flat: FlatParameters) -> None:
+        self.transport = transport
+        self._buffer = buffer
+        self._flat = flat
+        self._riders = len(flat.riders)
 
-    def begin(self, piece: Slice) -> None:
-        """Post a non-blocking allreduce."""
-        part = self._grads[piece.start : piece.stop]
-        self._under_way[piece.index] = self._group.iallreduce(part)
+    def begin(self, piece: Slice) -> Pending | None:
+        """Start to sum a slice."""
+        array, back = _on_host(self._buffer[piece.start : piece.stop])
+        exact = 0 if piece.index else self._riders
+        return _returned(self.transport.allreduce(array, piece.index, exact), array, back)
 
-    def finish(self, piece: Slice) -> None:
-        """Wait for it."""
-        self._under_way.pop(piece.index).wait(self._pause_s)
+    def own(self, piece: Slice) -> tuple[int, int]:
+        """Return all of ``piece``: every rank updates it."""
+        return piece.start, piece.stop
+
+    def gather(self, piece: Slice) -> Pending | None:
+        """Do nothing: every rank has all."""
+        return None
+
+
+class Shared(Summed):
+    """Every rank gets the sum of its part of each slice, updates that and fetches the rest.
+
+    Gives the numbers of `Summed`, for ``1 / p`` of the optimizer's state and work on a rank.
+
+    References
+    ----------
+    Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter
+    models", SC 2020 (the first stage).
+    """
+
+    def begin(self, piece: Slice) -> Pending | None:
+        """Start to sum this rank's part of a slice."""
+        array, back = _on_host(self._buffer[piece.start : piece.stop])
+        exact = 0 if piece.index else self._riders
+        return _returned(self.transport.reduce_scatter(array, piece.index, exact), array, back)
+
+    def own(self, piece: Slice) -> tuple[int, int]:
+        """Return this rank's part of ``piece``."""
+        part = self.transport.part(piece.stop - piece.start)
+        return piece.start + part.start, piece.start + part.stop
+
+    def gather(self, piece: Slice) -> Pending | None:
+        """Start to fetch the parameters of ``piece`` that others have updated."""
+        array, back = _on_host(self._flat.weights[piece.start : piece.stop])
+        return _returned(self.transport.allgather(array, piece.index), array, back)
+
+
+def _on_host(array: Any) -> tuple[np.ndarray, Any]:
+    """Return an array that messages can use, and where it is to go back to, if it must."""
+    host = backend.to_host(array)
+    return host, None if host is array else array
+
+
+def _returned(pending: Pending, host: np.ndarray, back: Any) -> Pending:
+    return pending if back is None else _Staged(pending, host, back)
+
+
+class _Staged:
+    """An exchange of a host copy, which goes back to the device at the end."""
+
+    def __init__(self, pending: Pending, host: np.ndarray, back: Any) -> None:
+        self._pending, self._host, self._back = pending, host, back
+
+    def test(self) -> bool:
+        if not self._pending.test():
+            return False
+        self._finish()
+        return True
+
+    def wait(self, pause_s: float = 0.0) -> None:
+        self._pending.wait(pause_s)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._back[...] = backend.module_of(self._back).asarray(self._host)

@@ -15,7 +15,7 @@ from hpctrain.errors import ConfigError
 from hpctrain.parallel.flat import FlatParameters, Slice
 from hpctrain.parallel.work import Work
 
-__all__ = ["ShardSums", "cut_work"]
+__all__ = ["Sums", "cut_work"]
 
 
 def cut_work(work: Work, shard: int) -> list[Work]:
@@ -53,26 +53,28 @@ def cut_work(work: Work, shard: int) -> list[Work]:
     ]
 
 
-class ShardSums:
-    """Sums of gradients over the shards of a step, in float64.
+class Sums:
+    """Sums of gradients over the parts of a step: virtual shards, or batches accumulated.
 
     Parameters
     ----------
     flat : FlatParameters
-        Its gradient buffer holds the gradient of one shard, and at the end of all.
+        Its gradient buffer holds the gradient of one part.
+    dtype : dtype
+        Of the sums: float64 for shards.
 
     Attributes
     ----------
-    buffer : array, shape (total,), float64
+    buffer : array, shape (total,)
         What is exchanged.
     """
 
-    def __init__(self, flat: FlatParameters) -> None:
+    def __init__(self, flat: FlatParameters, dtype: Any = np.float64) -> None:
         self._flat = flat
-        self.buffer = flat.device.module.zeros(flat.total, np.float64)
+        self.buffer: Any = flat.device.module.zeros(flat.total, dtype)
 
     def add(self, piece: Slice, first: bool) -> None:
-        """Add the gradient of one shard; the first one of a step begins the sum."""
+        """Add the gradient of one part; the first one of a step begins the sum."""
         sums: Any = self.buffer[piece.start : piece.stop]
         part = self._flat.grads[piece.start : piece.stop]
         if first:

@@ -1,6 +1,7 @@
 """All that training changes: parameters, state of the layers, state of the optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hpctrain.comm.agree import digest
 from hpctrain.comm.group import Group
 from hpctrain.errors import CheckpointError, ShapeError
 from hpctrain.optim import Optimizer
-from hpctrain.parallel.flat import FlatParameters
+from hpctrain.parallel.flat import FlatParameters, Slice
 
 __all__ = ["ModelState"]
 
@@ -30,7 +31,8 @@ class ModelState:
     ----------
     flat : FlatParameters
     optimizer : dict of str to array, shape (total,)
-        State of the optimizer, laid out like the parameters.
+        State of the optimizer, laid out like the parameters; after `shard` this rank's parts of
+        the slices, one behind the other.
     trained, leaves : list of Tensor
         Trained parameters; all parameters and layer state.
     """
@@ -53,6 +55,33 @@ class ModelState:
         self.optimizer = optimizer.make_state(
             self.flat.total, self.flat.dtype, self.device.module
         )
+        self.parts: list[tuple[int, int, int]] = []  # start, stop, place in the state
+
+    def shard(self, own: Callable[[Slice], tuple[int, int]]) -> None:
+        """Keep the optimizer's state of this rank's part of each slice only.
+
+        Parameters
+        ----------
+        own : callable
+            Returns start and stop of this rank's part of a slice.
+        """
+        parts = [own(piece) for piece in self.flat.slices]
+        lengths = [stop - start for start, stop in parts]
+        ends = list(accumulate(lengths))
+        self.parts = [
+            (start, stop, end - (stop - start))
+            for (start, stop), end in zip(parts, ends, strict=True)
+        ]
+        for name, array in self.optimizer.items():
+            kept = [array[start:stop] for start, stop in parts]
+            self.optimizer[name] = self.device.module.concatenate(kept)
+
+    def shift(self, index: int) -> int:
+        """Return how much further back an element of a slice is in the optimizer's state."""
+        if not self.parts:
+            return 0
+        start, _, place = self.parts[index]
+        return start - place
 
     def factors(self) -> list[tuple[float, float]]:
         """Return (lr_mult, wd_mult) of each trained parameter."""

@@ -7,10 +7,13 @@ from typing import Any
 from hpctrain.autograd import Spec
 from hpctrain.graph.budget import Memory
 
-__all__ = ["CORRECT", "COUNT", "LAG", "LOSS", "STOP", "Options", "StepResult", "Work"]
+__all__ = [
+    "BAD", "CORRECT", "COUNT", "LAG", "LOSS", "RIDERS", "STOP", "Options", "StepResult", "Work",
+]  # fmt: skip
 
 LAG = 2  # steps that may be under way: results are read this many steps late
-LOSS, CORRECT, STOP, COUNT = range(4)  # places of the riders
+LOSS, CORRECT, STOP, COUNT, BAD = range(5)  # places of the riders
+RIDERS = 5  # how many there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +23,26 @@ class Options:
     Attributes
     ----------
     overlap : bool
-        Exchange on a communication thread while the backward pass goes on. Otherwise
-        messages are posted as early, and completed on the compute lane after the backward
-        pass: better where no core is free for the thread.
+        Exchange on a communication thread while computation goes on, into the next step.
+        Otherwise messages are posted as early, and completed on the compute lane after the
+        backward pass.
     pause_s : float
-        How often to look for a message while waiting; 0 to let MPI spin, which is right
-        unless there are more ranks than cores.
+        How often to look for a message while waiting on the compute lane; 0 to let MPI spin,
+        which is right unless there are more ranks than cores.
     clip_norm : float
         Largest norm of the whole gradient; 0 for no limit.
     shard : int
         Samples of a virtual shard, for gradients of the same bits on any number of ranks;
         0 for none. See `hpctrain.parallel.shards`.
+    sharded : bool
+        Each rank updates its part of every slice only, and keeps the optimizer's state of that.
+    skip : bool
+        Leave out the update on all ranks if a gradient is not finite on any.
+    loss_scale : float
+        Factor on the loss, taken back from the gradient; with ``skip`` it follows what the
+        gradients can bear. See `hpctrain.optim.scale`.
+    accumulate : int
+        Batches whose gradients make one step, for who needs to know; a step takes any number.
     memory : Memory
         What a step may keep for its backward part.
     fuse : bool
@@ -41,6 +53,10 @@ class Options:
     pause_s: float = 0.0
     clip_norm: float = 0.0
     shard: int = 0
+    sharded: bool = False
+    skip: bool = False
+    loss_scale: float = 1.0
+    accumulate: int = 1
     memory: Memory = field(default_factory=Memory)
     fuse: bool = False
 
@@ -76,13 +92,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Sums over all ranks for one step: of the losses, of right answers, of stop flags."""
+    """Sums over all ranks for one step: of the losses, of right answers, of stop flags.
+
+    Attributes
+    ----------
+    bad : int
+        How many ranks had a gradient that is not finite; then the step was skipped.
+    """
 
     step: int
     loss_sum: float
     correct: float
     stop: bool
     count: int
+    bad: int = 0
 
     @property
     def loss(self) -> float:

@@ -60,7 +60,7 @@ class Report:
         """Report on the steps since the last report; collective."""
         now = perf_counter()
         busy_s, exposed_s = step.meter.take()
-        mine = np.array([busy_s, exposed_s, self._data_s, now - self._since])
+        mine = np.array([busy_s, exposed_s.sum(), self._data_s, now - self._since])
         rows = np.empty((self._world.size, len(mine)))
         self._world.control.allgather(mine, rows)
         count = at.count - self._last.count

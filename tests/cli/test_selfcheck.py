@@ -6,7 +6,7 @@ import pytest
 from mpi4py import MPI
 
 from hpctrain.cli import selfcheck
-from hpctrain.parallel.exchange import AllReduce
+from hpctrain.parallel.exchange import Summed
 
 KEYS = {
     "peer", "workload", "ranks", "batch_per_rank", "ms_per_step", "samples_per_s",
@@ -31,22 +31,21 @@ def test_the_check_passes_on_every_number_of_ranks(hpctrain, ranks):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("fault", ["lost", "replica"])
 def test_the_check_fails_if_a_gradient_is_lost(monkeypatch, capsys, fault):
-    begin, finish = AllReduce.begin, AllReduce.finish
+    begin = Summed.begin
 
     def without_mine(self, piece):
-        if self._group.rank == self._group.size - 1:
-            self._grads[piece.start : piece.stop] = 0
-        begin(self, piece)
+        if self.transport.rank == self.transport.size - 1:
+            self._buffer[piece.start : piece.stop] = 0
+        return begin(self, piece)
 
     def not_equal(self, piece):
-        finish(self, piece)
-        if self._group.rank == 1:
-            self._grads[piece.start : piece.stop] *= 1 + 1e-14
+        pending = begin(self, piece)
+        pending.wait()
+        if self.transport.rank == 1:
+            self._buffer[piece.start : piece.stop] *= 1 + 1e-14
+        return pending
 
-    if fault == "lost":
-        monkeypatch.setattr(AllReduce, "begin", without_mine)
-    else:
-        monkeypatch.setattr(AllReduce, "finish", not_equal)
+    monkeypatch.setattr(Summed, "begin", without_mine if fault == "lost" else not_equal)
     monkeypatch.setattr(selfcheck, "CASES", selfcheck.CASES[:2])
 
     assert selfcheck.run(["--steps", "2"]) == 1

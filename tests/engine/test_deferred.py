@@ -1,6 +1,7 @@
 """Tasks that only start something, and lanes that keep the order of the pushes."""
 
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_a_failure_while_under_way_reaches_who_waits(make):
         x, letter = engine.variable(), Letter()
         letter.error = ValueError("lost")
         engine.push(letter, writes=[x], lane="comm", deferred=True, name="post")
-        with pytest.raises(EngineError, match="post .*lost"):
+        with pytest.raises(EngineError, match=r"post .*lost"):
             engine.wait(x)
 
 
@@ -143,7 +144,7 @@ def test_spans_of_deferred_tasks_do_not_overlap_on_a_track():
     spans = sorted((e["lane"], e["start_ns"], e["end_ns"]) for e in recorder.events())
 
     assert len(spans) == 3
-    for (track, _, end), (other, start, _) in zip(spans, spans[1:], strict=False):
+    for (track, _, end), (other, start, _) in pairwise(spans):
         assert track != other or start >= end
 
 

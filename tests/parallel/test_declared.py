@@ -4,6 +4,8 @@ The engine here runs each task with everything that the task has not declared sp
 and puts that back afterwards: a task that reads it gives NaN, one that writes it is seen.
 """
 
+import time
+
 import numpy as np
 import pytest
 from replicas import batches, convnet, mlp, serial, share, trainer, twin_biases
@@ -21,10 +23,18 @@ class Strict(SerialEngine):
 
     state = None
 
-    def push(self, fn, reads=(), writes=(), lane="compute", priority=0, name=""):
+    def push(
+        self, fn, reads=(), writes=(), lane="compute", priority=0, name="", deferred=False
+    ):
         reads, writes = tuple(reads), tuple(writes)
+
+        def whole():
+            pending = fn()
+            while deferred and pending is not None and not pending.test():
+                time.sleep(1e-5)
+
         super().push(
-            lambda: self._alone(fn, reads, writes), reads, writes, lane, priority, name
+            lambda: self._alone(whole, reads, writes), reads, writes, lane, priority, name
         )
 
     def _alone(self, fn, reads, writes):

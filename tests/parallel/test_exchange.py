@@ -1,63 +1,105 @@
-"""Exchanges: after ``finish`` a slice holds the sum over the ranks, and nothing else moved."""
+"""Exchanges: when one is done a slice holds the sum over the ranks, and nothing else moved."""
+
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from hpctrain.parallel.exchange import AllReduce, Alone
+from hpctrain.comm.transport import MpiTransport
+from hpctrain.parallel.exchange import Alone, Shared, Summed
 from hpctrain.parallel.flat import Slice
 
-SLICES = [Slice(0, 0, 5, ()), Slice(1, 5, 6, ()), Slice(2, 6, 20, ())]
+SLICES = [Slice(0, 0, 50, ()), Slice(1, 50, 51, ()), Slice(2, 51, 120, ())]
+
+
+@pytest.fixture
+def transport(world):
+    """MPI's collectives, on a group of their own."""
+    with world.dup() as group:
+        yield MpiTransport(group)
 
 
 def filled(rank):
-    return np.arange(20.0) * (rank + 1)
+    return np.arange(120.0) * (rank + 1)
 
 
-def test_a_slice_becomes_the_sum_over_the_ranks(world):
+def buffers(grads):
+    return SimpleNamespace(riders=grads[:8], weights=np.zeros_like(grads), grads=grads)
+
+
+def test_a_slice_becomes_the_sum_over_the_ranks(world, transport):
     grads = filled(world.rank)
-    exchange = AllReduce(world, grads)
 
-    exchange.begin(SLICES[1])
-    exchange.finish(SLICES[1])
+    Summed(transport, grads, buffers(grads)).begin(SLICES[1]).wait()
 
     expected = filled(world.rank)
-    expected[5:6] = sum(filled(r)[5:6] for r in range(world.size))
+    expected[50:51] = sum(filled(r)[50:51] for r in range(world.size))
     np.testing.assert_array_equal(grads, expected)
 
 
-def test_slices_may_be_under_way_together_and_finish_in_any_order(world):
+def test_slices_may_be_under_way_together_and_finish_in_any_order(world, transport):
     grads = filled(world.rank)
-    exchange = AllReduce(world, grads)
+    exchange = Summed(transport, grads, buffers(grads))
 
-    for piece in SLICES[::-1]:
-        exchange.begin(piece)
-    for piece in (SLICES[1], SLICES[2], SLICES[0]):
-        exchange.finish(piece)
+    pending = [exchange.begin(piece) for piece in SLICES]
+    for place in (1, 2, 0):
+        pending[place].wait()
 
     np.testing.assert_array_equal(grads, sum(filled(r) for r in range(world.size)))
 
 
-def test_a_slice_can_be_exchanged_again(world):
-    grads = np.ones(20)
-    exchange = AllReduce(world, grads)
+def test_a_slice_can_be_exchanged_again(world, transport):
+    grads = np.ones(120)
+    exchange = Summed(transport, grads, buffers(grads))
 
     for _ in range(3):
-        exchange.begin(SLICES[2])
-        exchange.finish(SLICES[2])
+        exchange.begin(SLICES[2]).wait()
 
-    np.testing.assert_array_equal(grads[6:], world.size**3)
+    np.testing.assert_array_equal(grads[51:], world.size**3)
 
 
-def test_all_ranks_have_the_same_bits(world):
-    grads = np.random.default_rng(world.rank).normal(size=20)
-    exchange = AllReduce(world, grads)
-    exchange.begin(SLICES[2])
-    exchange.finish(SLICES[2])
+def test_all_ranks_have_the_same_bits(world, transport):
+    grads = np.random.default_rng(world.rank).normal(size=120)
+    Summed(transport, grads, buffers(grads)).begin(SLICES[2]).wait()
 
-    assert len(set(world.allgather_obj(grads[6:].tobytes().hex()))) == 1
+    assert len(set(world.allgather_obj(grads[51:].tobytes().hex()))) == 1
+
+
+@pytest.mark.parametrize("piece", SLICES, ids="012")
+def test_ranks_that_share_an_update_have_their_part_and_the_riders(world, transport, piece):
+    grads = filled(world.rank)
+    exchange = Shared(transport, grads, buffers(grads))
+
+    exchange.begin(piece).wait()
+
+    total = sum(filled(r) for r in range(world.size))
+    start, stop = exchange.own(piece)
+    np.testing.assert_array_equal(grads[start:stop], total[start:stop])
+    if piece.index == 0:
+        np.testing.assert_array_equal(grads[:8], total[:8])
+    spans = world.allgather_obj([start, stop])
+    edges = [piece.start, *(stop for _, stop in spans)]
+    assert [start for start, _ in spans] == edges[:-1]
+    assert edges[-1] == piece.stop
+
+
+@pytest.mark.parametrize("piece", SLICES, ids="012")
+def test_parts_that_were_updated_are_fetched(world, transport, piece):
+    flat = buffers(np.zeros(120))
+    exchange = Shared(transport, flat.grads, flat)
+    start, stop = exchange.own(piece)
+    flat.weights[start:stop] = np.arange(start, stop)
+
+    exchange.gather(piece).wait()
+
+    expected = np.zeros(120)
+    expected[piece.start : piece.stop] = np.arange(piece.start, piece.stop)
+    np.testing.assert_array_equal(flat.weights, expected)
 
 
 def test_alone_nothing_happens():
     exchange = Alone()
 
-    exchange.begin(SLICES[0])
-    exchange.finish(SLICES[0])
+    assert exchange.begin(SLICES[0]) is None
+    assert exchange.own(SLICES[2]) == (51, 120)
+    assert exchange.gather(SLICES[0]) is None

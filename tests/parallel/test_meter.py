@@ -20,53 +20,86 @@ def clock(monkeypatch):
     return pass_
 
 
+class Letter:
+    """Something that has arrived."""
+
+    def test(self):
+        return True
+
+
+def taken(meter):
+    busy, exposed = meter.take()
+    return busy, exposed.sum()
+
+
 def test_work_is_busy_and_a_gap_is_nothing(clock):
-    meter = Meter()
+    meter = Meter(2)
 
-    meter.timed(clock, 2.0)
+    meter.timed(None, clock, 2.0)
     clock(5.0)
-    meter.timed(clock, 3.0)
+    meter.timed(None, clock, 3.0)
 
-    assert meter.take() == (5.0, 0.0)
+    assert taken(meter) == (5.0, 0.0)
 
 
 def test_a_gap_that_an_exchange_fills_is_exposed(clock):
-    meter = Meter()
+    meter = Meter(2)
 
-    meter.timed(clock, 1.0)
-    with meter.exchanging():
-        meter.timed(clock, 2.0)
-        clock(4.0)
-    meter.timed(clock, 1.0)
+    meter.timed(None, clock, 1.0)
+    under_way = meter.under_way(Letter())
+    meter.timed(None, clock, 2.0)
+    clock(4.0)
+    assert under_way.test()
+    meter.timed(1, clock, 1.0)
 
-    assert meter.take() == (4.0, 4.0)
+    assert taken(meter) == (4.0, 4.0)
 
 
 def test_work_that_waits_is_exposed(clock):
-    meter = Meter()
+    meter = Meter(2)
 
-    meter.timed(clock, 1.0)
-    meter.exposed(clock, 3.0)
-    meter.timed(clock, 1.0)
+    meter.timed(None, clock, 1.0)
+    meter.exposed(1, clock, 3.0)
+    meter.timed(None, clock, 1.0)
 
-    assert meter.take() == (2.0, 3.0)
+    assert taken(meter) == (2.0, 3.0)
 
 
 def test_take_begins_anew(clock):
-    meter = Meter()
-    meter.timed(clock, 1.0)
+    meter = Meter(2)
+    meter.timed(None, clock, 1.0)
     meter.take()
 
-    assert meter.take() == (0.0, 0.0)
+    assert taken(meter) == (0.0, 0.0)
 
 
 def test_arguments_are_handed_on_and_errors_come_through(clock):
-    meter = Meter()
+    meter = Meter(2)
     seen = []
 
-    meter.timed(seen.append, 1)
-    meter.exposed(seen.append, 2)
+    meter.timed(None, seen.append, 1)
+    meter.exposed(0, seen.append, 2)
 
     assert seen == [1, 2]
     with pytest.raises(KeyError):
-        meter.timed({}.__getitem__, 3)
+        meter.timed(None, {}.__getitem__, 3)
+
+
+def test_a_gap_belongs_to_the_slice_that_ends_it(clock):
+    meter = Meter(3)
+
+    meter.under_way(Letter())
+    for index in (2, 0, None):
+        clock(1.0 + (index or 0))
+        meter.timed(index, clock, 5.0)
+
+    assert meter.take()[1].tolist() == [1.0, 0.0, 3.0, 1.0]
+
+
+def test_segments_are_timed_apart(clock):
+    meter = Meter(1)
+
+    for seconds in (1.0, 3.0):
+        meter.segment(4, clock, seconds)
+
+    assert meter.seconds == {4: [4.0, 2]}

@@ -1,0 +1,213 @@
+"""What the items of a step do: each verb of `hpctrain.parallel.recipe` is a method here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend
+from hpctrain.comm.group import Group
+from hpctrain.optim import LossScale, Optimizer, Schedule, clip_scale, finite, sum_of_squares
+from hpctrain.parallel.bound import BoundStep
+from hpctrain.parallel.exchange import Exchange
+from hpctrain.parallel.flat import Slice
+from hpctrain.parallel.meter import Meter
+from hpctrain.parallel.shards import Sums
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.work import BAD, RIDERS, STOP, Options, Work
+
+__all__ = ["Actions", "Turn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the items of one part of a step have in common.
+
+    Attributes
+    ----------
+    number : int
+        Of the step.
+    work : Work
+    bound : BoundStep or None
+        None for a rank that has no sample.
+    first : bool
+        Whether it is the first part of the step.
+    stop : bool
+        This rank's wish to stop.
+    """
+
+    number: int
+    work: Work
+    bound: BoundStep | None = None
+    first: bool = True
+    stop: bool = False
+
+
+class Actions:
+    """Carries out the items; each method runs on the lane that its item names.
+
+    Parameters
+    ----------
+    state : ModelState
+    optimizer : Optimizer
+    schedule : Schedule
+    options : Options
+    exchange : Exchange
+    sums : Sums or None
+        Where gradients of the parts of a step are added up.
+    norms : Group or None
+        For the norm of a gradient of which each rank has a part; used by nothing else.
+    """
+
+    def __init__(  # noqa: PLR0913 (the parts that meet here)
+        self,
+        state: ModelState,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        options: Options,
+        exchange: Exchange,
+        sums: Sums | None,
+        norms: Group | None,
+    ) -> None:
+        flat = state.flat
+        self.state, self.optimizer, self.schedule = state, optimizer, schedule
+        self.options = options
+        self.exchange_of, self.sums = exchange, sums
+        self.meter = Meter(len(flat.slices))
+        self.scale = LossScale(options.loss_scale, dynamic=options.skip)
+        self.results: dict[int, np.ndarray] = {}
+        self._sent = flat.grads if sums is None else sums.buffer
+        # What the update reads: the sums themselves where these need no rounding.
+        same = self._sent.dtype == flat.dtype
+        self._grads = self._sent if same else flat.grads
+        factors = state.factors()
+        self._runs = [flat.runs(piece, factors) for piece in flat.slices]
+        self._norms = norms
+        self._squares = np.zeros(1)
+        self._bad = self._skip = False
+        self._factor = 1.0 / options.loss_scale
+        self._posted: dict[int, Any] = {}
+
+    def piece(self, index: int) -> Slice:
+        """Return a slice by its number."""
+        return self.state.flat.slices[index]
+
+    def feed(self, turn: Turn, _: int) -> None:
+        """Set the inputs of a part."""
+        assert turn.bound is not None, "a part with samples is bound"
+        turn.bound.feed(turn.work, turn.number, self.scale.value)
+
+    def run(self, turn: Turn, index: int) -> None:
+        """Run a segment."""
+        assert turn.bound is not None, "a part with samples is bound"
+        segment = turn.bound.segments[index]
+        self.meter.segment(index, turn.bound.run.run, segment.start, segment.stop)
+
+    def add(self, turn: Turn, index: int) -> None:
+        """Add a slice of one part's gradient to the sums."""
+        assert self.sums is not None, "sums are kept where parts are added"
+        self.meter.timed(None, self.sums.add, self.piece(index), turn.first)
+
+    def look(self, turn: Turn, index: int) -> None:
+        """Note whether a slice of this rank's gradient is not finite."""
+        piece, riders = self.piece(index), len(self.state.flat.riders)
+        start = piece.start if index else riders
+        self._bad = self._bad or not finite(self._sent[start : piece.stop])
+
+    def ride(self, turn: Turn, _: int) -> None:
+        """Write what travels with the gradient."""
+        assert turn.bound is not None, "a part with samples is bound"
+        turn.bound.ride(turn.work, turn.stop)
+
+    def flag(self, turn: Turn, _: int) -> None:
+        """Let the word whether this rank's gradient is bad travel too."""
+        self._sent[BAD], self._bad = self._bad, False
+
+    def nothing(self, turn: Turn, _: int) -> None:
+        """Take part in a batch of which this rank has no sample."""
+        self._sent[...] = 0
+        self._sent[STOP] = turn.stop
+
+    def exchange(self, turn: Turn, index: int) -> Any:
+        """Start the exchange of a slice."""
+        return self.meter.under_way(self.exchange_of.begin(self.piece(index)))
+
+    def post(self, turn: Turn, index: int) -> None:
+        """Start the exchange of a slice, to be finished on this lane."""
+        self._posted[index] = self.exchange_of.begin(self.piece(index))
+
+    def finish(self, turn: Turn, index: int) -> None:
+        """Wait for a slice."""
+        pending = self._posted.pop(index)
+        if pending is not None:
+            self.meter.exposed(index, pending.wait, self.options.pause_s)
+
+    def settle(self, turn: Turn, index: int) -> None:
+        """Round the sums of a slice to the dtype of the parameters."""
+        assert self.sums is not None, "sums are kept where they are rounded"
+        self.meter.timed(index, self.sums.settle, self.piece(index))
+
+    def judge(self, turn: Turn, _: int) -> None:
+        """Decide whether the step counts; equal on all ranks, from what all have received."""
+        self._skip = bool(self._grads[BAD] > 0)
+        self._factor = 1.0 / self.scale.value
+        if self.options.skip:
+            self.scale.update(good=not self._skip)
+
+    def measure(self, turn: Turn, _: int) -> None:
+        """Find the sum of the squares of this rank's part of the gradient."""
+        riders = len(self.state.flat.riders)
+        spans = [self.exchange_of.own(piece) for piece in self.state.flat.slices]
+        self._squares[0] = sum(
+            sum_of_squares(self._grads[max(a, riders) : b]) for a, b in _joined(spans)
+        )
+
+    def share_norm(self, turn: Turn, _: int) -> Any:
+        """Start to sum the squares over the ranks."""
+        assert self._norms is not None, "ranks with parts share their norms"
+        return self._norms.iallreduce(self._squares)
+
+    def update(self, turn: Turn, index: int) -> None:
+        """Update a slice of the parameters, or this rank's part of it."""
+        if not self._skip:
+            self.meter.timed(index, self._update, index, turn.number)
+
+    def gather(self, turn: Turn, index: int) -> Any:
+        """Start to fetch the parts of a slice that others have updated."""
+        return self.meter.under_way(self.exchange_of.gather(self.piece(index)))
+
+    def keep(self, turn: Turn, _: int) -> None:
+        """Keep what came with the gradient until somebody asks for it."""
+        self.results[turn.number] = backend.to_host(self._grads[:RIDERS]).copy()
+
+    def _update(self, index: int, number: int) -> None:
+        flat, state, factor = self.state.flat, self.state, self._factor
+        if self.options.clip_norm:
+            factor = clip_scale(float(self._squares[0]), self.options.clip_norm, factor)
+        lr = self.schedule.lr(number)
+        first, end = self.exchange_of.own(self.piece(index))
+        shift = state.shift(index)
+        for start, stop, (lr_mult, wd_mult) in self._runs[index]:
+            a, b = max(start, first), min(stop, end)
+            if a >= b:
+                continue
+            self.optimizer.update(
+                flat.weights[a:b],
+                self._grads[a:b],
+                {name: array[a - shift : b - shift] for name, array in state.optimizer.items()},
+                lr=lr * lr_mult,
+                step=number,
+                weight_decay=self.optimizer.weight_decay * wd_mult,
+                scale=factor,
+            )
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join spans that touch, so that a sum over them does not depend on the slices."""
+    found: list[tuple[int, int]] = []
+    for a, b in spans:
+        if found and found[-1][1] == a:
+            found[-1] = (found[-1][0], b)
+        else:
+            found.append((a, b))
+    return found

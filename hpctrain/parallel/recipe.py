@@ -1,0 +1,193 @@
+"""A training step as data: what is done, in which order it is pushed, and what it touches.
+
+An `Item` names a verb of `hpctrain.parallel.actions` and the variables that it reads and
+writes; the engine orders the items by these. The functions here are pure: the same segments
+and rules give the same items, so that all ranks push the same exchanges in the same order.
+
+    compute   feed run run run ... ride | update update ... | feed run ...
+    comm               exchange exchange ... exchange | gather ...
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hpctrain.graph.segments import Segment
+
+__all__ = [
+    "Item", "Key", "Rules", "exchange_items", "gradient_items", "nothing_items", "posted_early",
+]  # fmt: skip
+
+Key = tuple[str, int]  # a variable of the engine: its kind and, of slices, the number
+
+ARENA: Key = ("arena", 0)
+FLAG: Key = ("flag", 0)
+NORM: Key = ("norm", 0)
+VERDICT: Key = ("verdict", 0)
+
+
+class Item(NamedTuple):
+    """One task of a step.
+
+    Attributes
+    ----------
+    verb : str
+        A method of `hpctrain.parallel.actions.Actions`.
+    at : int
+        Number of the segment or slice that it works on.
+    reads, writes : tuple of Key
+    lane : str
+    deferred : bool
+        Whether it only starts something; see `hpctrain.engine`.
+    priority : int
+    """
+
+    verb: str
+    at: int
+    reads: tuple[Key, ...] = ()
+    writes: tuple[Key, ...] = ()
+    lane: str = "compute"
+    deferred: bool = False
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the steps of a run are made.
+
+    Attributes
+    ----------
+    order : tuple of int
+        The slices in the order of their exchange, equal on all ranks.
+    gathered : tuple of int
+        The slices in the order in which updated parts are gathered; empty unless each rank
+        updates a part.
+    overlap : bool
+        Exchange on the communication lane; otherwise post early and finish late.
+    summed : bool
+        Gradients of several parts of the batch are added up before the exchange.
+    settled : bool
+        The sums are rounded to the dtype of the parameters after it.
+    clipped : bool
+        The update waits for the norm of the whole gradient.
+    shared_norm : bool
+        Each rank has a part of the gradient, so that the norm is summed over the ranks.
+    checked : bool
+        The update waits for word that all gradients of all ranks are finite.
+    """
+
+    order: tuple[int, ...]
+    gathered: tuple[int, ...] = ()
+    overlap: bool = True
+    summed: bool = False
+    settled: bool = False
+    clipped: bool = False
+    shared_norm: bool = False
+    checked: bool = False
+
+
+def parameters(index: int) -> Key:
+    """Return the variable of a slice of the parameters and of their optimizer state."""
+    return ("parameters", index)
+
+
+def gradients(index: int) -> Key:
+    """Return the variable of a slice of the gradient."""
+    return ("gradients", index)
+
+
+def gradient_items(segments: Sequence[Segment], rules: Rules, last: bool) -> tuple[Item, ...]:
+    """Return the items that compute the gradient of one part of a batch.
+
+    Parameters
+    ----------
+    segments : sequence of Segment
+    rules : Rules
+    last : bool
+        Whether it is the last part of the step: its final slices may be exchanged.
+    """
+    items = [Item("feed", 0, (VERDICT,) if rules.checked else (), (ARENA,))]
+    for number, segment in enumerate(segments):
+        items.append(_run(number, segment))
+        items += _finished(sorted(set(segment.final) - {0}), rules, last)
+    items.append(Item("ride", 0, (ARENA,), (gradients(0),)))
+    items += _finished([0], rules, last)
+    if last and rules.checked:
+        items.append(Item("flag", 0, (), (FLAG, gradients(0))))
+    return tuple(items)
+
+
+def nothing_items(rules: Rules) -> tuple[Item, ...]:
+    """Return the items of a rank that has no sample of the batch."""
+    every = tuple(gradients(index) for index in sorted(rules.order))
+    return (Item("nothing", 0, (), (ARENA, *every)),)
+
+
+def exchange_items(rules: Rules) -> tuple[Item, ...]:
+    """Return the items that follow the gradient: exchange, update, result."""
+    items = [_exchange(index, rules) for index in rules.order]
+    if not rules.overlap:
+        items += [Item("finish", i, (), (gradients(i),)) for i in rules.order]
+    if rules.settled:
+        items += [Item("settle", i, (), (gradients(i),)) for i in rules.order]
+    if rules.checked:
+        items.append(Item("judge", 0, (gradients(0),), (VERDICT,)))
+    if rules.clipped:
+        every = tuple(gradients(index) for index in rules.order)
+        items.append(Item("measure", 0, every, (NORM,)))
+        if rules.shared_norm:
+            items.append(Item("share_norm", 0, (), (NORM,), "comm", True))
+    items += [_update(index, rules) for index in rules.order]
+    items += [Item("gather", i, (), (parameters(i),), "comm", True) for i in rules.gathered]
+    items.append(Item("keep", 0, (gradients(0), *((VERDICT,) if rules.checked else ()))))
+    return tuple(items)
+
+
+def posted_early(items: Sequence[Item]) -> list[int]:
+    """Return the places of the items, each post right behind what makes its slice final.
+
+    For steps that exchange on the compute lane: there tasks run as they are pushed. The posts
+    stay in their order.
+    """
+    posts = [place for place, item in enumerate(items) if item.verb == "post"]
+    end = posts[-1] if posts else 0
+    last: dict[Key, int] = {}  # of each variable: the place of the last item that uses it
+    for place, item in enumerate(items[:end]):
+        if item.verb != "post":
+            last.update(dict.fromkeys((*item.reads, *item.writes), place))
+    found: list[int] = []
+    for place, item in enumerate(items):
+        while posts and (place > end or last.get(items[posts[0]].writes[0], -1) < place):
+            found.append(posts.pop(0))
+        if item.verb != "post":
+            found.append(place)
+    return found + posts
+
+
+def _run(number: int, segment: Segment) -> Item:
+    writes = (ARENA, *(gradients(s) for s in segment.writes))
+    return Item("run", number, tuple(parameters(s) for s in segment.reads), writes)
+
+
+def _finished(final: Sequence[int], rules: Rules, last: bool) -> Iterator[Item]:
+    """Yield what is done with slices of the gradient of one part when they are final."""
+    for index in final:
+        if rules.summed:
+            yield Item("add", index, (), (gradients(index),))
+        if last and rules.checked:
+            yield Item("look", index, (gradients(index),), (FLAG,))
+
+
+def _exchange(index: int, rules: Rules) -> Item:
+    if rules.overlap:
+        return Item("exchange", index, (), (gradients(index),), "comm", True)
+    return Item("post", index, (), (gradients(index),))
+
+
+def _update(index: int, rules: Rules) -> Item:
+    reads = [gradients(index)]
+    reads += [NORM] if rules.clipped else []
+    reads += [VERDICT] if rules.checked else []
+    # What others wait for goes before the next segments; all else in push order.
+    urgent = 1 if rules.gathered else 0
+    return Item("update", index, tuple(reads), (parameters(index),), priority=urgent)
