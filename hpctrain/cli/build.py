@@ -17,8 +17,11 @@ from hpctrain.errors import ConfigError, HpctrainError
 from hpctrain.graph.budget import Memory
 from hpctrain.io import Loader, Plan, RandomShift, Records, open_records, refuse
 from hpctrain.parallel.program import Objective, count_correct
+from hpctrain.parallel.together import Combine
 
-__all__ = ["Data", "loader", "memory", "objective", "open_data", "optimizer", "schedule"]
+__all__ = [
+    "Data", "loader", "memory", "objective", "open_data", "optimizer", "schedule", "together",
+]  # fmt: skip
 
 MIB = 2**20
 LOSSES: Mapping[str, Any] = MappingProxyType(  # by name: the loss, and what counts hits
@@ -127,17 +130,46 @@ def memory(config: Config) -> Memory:
     return Memory(config.memory.recompute, budget)
 
 
-def objective(
-    config: Config, loader: Loader, device: backend.Device
-) -> tuple[nn.Block, Objective]:
-    """Make the model, initialised, and what is to be made small.
+def together(config: Config, world: World, pause_s: float = 0.0) -> Combine | None:
+    """Make what takes batch statistics over all ranks; None where each takes its own.
+
+    Collective, on the main thread.
 
     Raises
     ------
     ConfigError
-        If the model does not take the records of ``loader``.
+        If batches are cut into shards that are computed one after the other.
+    """
+    if not config.parallel.sync_bn:
+        return None
+    if shard(config):
+        raise ConfigError(
+            "parallel.sync_bn: got true with exchange.reproducible = ranks, which computes the "
+            f"shards of {shard(config)} samples one after the other, needed all at once; set "
+            "parallel.sync_bn to false or exchange.reproducible to run"
+        )
+    return Combine(world.group, pause_s) if world.size > 1 else None
+
+
+def objective(
+    config: Config, loader: Loader, device: backend.Device, combine: Combine | None = None
+) -> tuple[nn.Block, Objective]:
+    """Make the model, initialised, and what is to be made small.
+
+    ``combine`` is what its batch normalisations share with other ranks, if they do.
+
+    Raises
+    ------
+    ConfigError
+        If the model does not take the records of ``loader``, or has no batch normalisation
+        that could be over all ranks.
     """
     net = models.create(config.model.name, **config.model.args)
+    if config.parallel.sync_bn and not nn.convert_sync_batch_norm(net, combine):
+        raise ConfigError(
+            f"parallel.sync_bn: got true for model {config.model.name}, which has no layer "
+            "nn.BatchNorm; set it to false"
+        )
     net.initialize(ctx=device, seed=config.run.seed)
     if config.device.precision != "float32":
         net.cast(config.device.precision)

@@ -160,7 +160,11 @@ def _step(
 ) -> DataParallel:
     """Build the model and the training step, the same on every rank."""
     device, cores = place
-    net, goal = guard.agreed(world.control, lambda: build.objective(config, loader, device))
+    pause_s = PAUSE_S if cores < 1 else 0.0
+    together = build.together(config, world, pause_s)
+    net, goal = guard.agreed(
+        world.control, lambda: build.objective(config, loader, device, together)
+    )
     optimizer = build.optimizer(config)
     state = ModelState(
         net.collect_params(), optimizer, round(config.exchange.slice_mib * build.MIB)
@@ -171,7 +175,7 @@ def _step(
     options = Options(
         # A communication thread spins while it waits, which pays only on a core of its own.
         overlap=cores > 1 if overlap == "auto" else overlap == "on",
-        pause_s=PAUSE_S if cores < 1 else 0.0,
+        pause_s=pause_s,
         clip_norm=config.optim.clip_norm,
         shard=build.shard(config),
         memory=build.memory(config),

@@ -186,6 +186,8 @@ class Parallel(Section, frozen=True):
     """stages of the model, one after the other"""
     tensor: Positive = 1
     """ranks that share each layer"""
+    sync_bn: bool = False
+    """batch normalisation by the statistics of the whole batch, over all ranks"""
 
 
 class Device(Section, frozen=True):

@@ -141,7 +141,7 @@ class SyncBatchNorm(BatchNorm):
         self._combine = combine
 
 
-def convert_sync_batch_norm(net: Block, combine: Combiner) -> int:
+def convert_sync_batch_norm(net: Block, combine: Combiner | None) -> int:
     """Synchronise all `BatchNorm` layers of a model, in place; return how many there are.
 
     Parameters

@@ -68,9 +68,22 @@ def tight_budget(data, folder):
     return {"memory.budget": "1KiB"}, "memory.budget: got 1 KiB"
 
 
+def nothing_to_synchronise(data, folder):
+    return {"parallel.sync_bn": "true"}, "model mlp, which has no layer nn.BatchNorm"
+
+
+def shards_apart(data, folder):
+    return {
+        "parallel.sync_bn": "true",
+        "exchange.reproducible": "ranks",
+        "exchange.shard": 2,
+    }, "parallel.sync_bn: got true with exchange.reproducible = ranks"
+
+
 CASES = [
     missing, truncated, flipped, wrong_type, small_batch, unknown_model, no_function,
     unfit_model, wrong_argument, pipeline, too_many_threads, no_checkpoint, tight_budget,
+    nothing_to_synchronise, shards_apart,
 ]  # fmt: skip
 
 

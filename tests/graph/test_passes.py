@@ -104,6 +104,20 @@ def test_schedule_moves_a_large_result_to_its_user():
     assert names.index("broadcast_to") > names.index("exp")
 
 
+def test_schedule_leaves_what_is_not_pure_in_its_order():
+    """Large or small, the first normalisation would wait for its user, behind the second."""
+
+    def function(x, gamma):
+        first = ops.sync_batch_norm(x, gamma, gamma, eps=0.25)[0]
+        second = ops.sync_batch_norm(ops.exp(x), gamma, gamma, eps=0.5)[0]
+        return ops.sum(ops.exp(ops.exp(second)) + first)
+
+    graph = schedule(capture(function, [Spec((1000, 3), F8), Spec((3,), F8)]))
+
+    found = [dict(n.attrs)["eps"] for n in graph.nodes if n.row.name == "sync_batch_norm"]
+    assert found == [0.25, 0.5]
+
+
 def test_every_output_gets_a_writer_of_its_own():
     def function(x, y):
         z = x + y
