@@ -166,7 +166,8 @@ class Direct:
             ],
             2 * (work.key % _KEYS),
         )
-        sum_in_order([p.head for p in packets], work.array[: work.exact], self.rank)
+        heads = [packet.head for packet in packets]
+        sum_in_order(heads, work.array[: work.exact], self.rank, partial=heads[0])
         self._wire.add_up(work, packets, mine, self.rank)
 
     def _gather(self, work: Work, wire: Wire) -> Steps:

@@ -103,7 +103,8 @@ class Plain:
 
     def add_up(self, work: Work, packets: Sequence[Packet], span: slice, rank: int) -> None:
         """Overwrite ``span`` by the sum of the bodies."""
-        sum_in_order([packet.body for packet in packets], work.array[span], rank)
+        bodies = [packet.body for packet in packets]
+        sum_in_order(bodies, work.array[span], rank, partial=bodies[0])
 
     def announce(self, work: Work, span: slice) -> Flat:
         """Return the sums where they lie."""
@@ -117,18 +118,20 @@ class Plain:
         """Do nothing: it has come to its place."""
 
 
-def sum_in_order(terms: Sequence[Flat], out: Flat, rank: int) -> None:
+def sum_in_order(terms: Sequence[Flat], out: Flat, rank: int, partial: Flat) -> None:
     """Overwrite ``out`` by ``terms[0] + terms[1] + …``, added in this order.
 
     Parameters
     ----------
     terms : sequence of ndarray
-        At least one; ``terms[0]`` is overwritten too.
+        At least two.
     out : ndarray
         May be ``terms[rank]``, and no other.
     rank : int
         From this term on, partial sums are kept in ``out``.
+    partial : ndarray
+        Keeps them before; may be ``terms[0]``.
     """
     total = terms[0]
     for place, term in enumerate(terms[1:], 1):
-        total = np.add(total, term, out=out if place >= rank else total)
+        total = np.add(total, term, out=out if place >= rank else partial)
