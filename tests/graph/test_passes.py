@@ -7,7 +7,7 @@ import pytest
 from programs import random_program
 
 from hpctrain import ops
-from hpctrain.autograd import Spec, Tensor, assign, primitive
+from hpctrain.autograd import Spec, Tensor, apply, assign, primitive
 from hpctrain.errors import ShapeError
 from hpctrain.graph.capture import capture, capture_gradient
 from hpctrain.graph.execute import Executor
@@ -23,6 +23,7 @@ from hpctrain.graph.passes import (
     verify,
 )
 from hpctrain.graph.plan import make_plan
+from hpctrain.ops.sync_norm import ALONE
 
 pytestmark = pytest.mark.serial
 F8 = np.dtype(np.float64)
@@ -108,9 +109,10 @@ def test_schedule_leaves_what_is_not_pure_in_its_order():
     """Large or small, the first normalisation would wait for its user, behind the second."""
 
     def function(x, gamma):
-        first = ops.sync_batch_norm(x, gamma, gamma, eps=0.25)[0]
-        second = ops.sync_batch_norm(ops.exp(x), gamma, gamma, eps=0.5)[0]
-        return ops.sum(ops.exp(ops.exp(second)) + first)
+        attrs = {"combine": ALONE}
+        first = apply("sync_batch_norm", x, gamma, gamma, eps=0.25, **attrs)
+        second = apply("sync_batch_norm", ops.exp(x), gamma, gamma, eps=0.5, **attrs)[0]
+        return sum(first, ops.sum(ops.exp(second)))
 
     graph = schedule(capture(function, [Spec((1000, 3), F8), Spec((3,), F8)]))
 
