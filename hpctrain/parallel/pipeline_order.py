@@ -74,8 +74,9 @@ def buffers_needed(schedule: PipelineSchedule) -> int:
 
     Notes
     -----
-    1 for all schedules with one stage on a rank. With chunks a rank may be ahead of the next
-    by ``g - S + 1`` messages, where g micro-batches go through a chunk together.
+    1 for all schedules with one stage on a rank. With chunks never more than ``g - S + 2``,
+    where g micro-batches go through a chunk together: a rank may run ahead of the next, and
+    two ranks send activations and cotangents over one channel.
     """
     most = max(map(len, messages(schedule).values()), default=1)
     for buffers in range(1, most):
