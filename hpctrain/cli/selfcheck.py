@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpctrain import backend, engine, models, optim
+from hpctrain import backend, engine, models, nn, optim
 from hpctrain.cli.arguments import call
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.group import Group
@@ -15,6 +15,7 @@ from hpctrain.io.sampler import part
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.program import Objective, count_correct
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.together import Combine
 from hpctrain.parallel.work import Options, Work
 
 __all__ = ["CASES", "Case", "run"]
@@ -24,7 +25,10 @@ LIMIT = 1e-10  # largest relative difference in float64
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row: a small model, an optimizer, and how gradients are exchanged."""
+    """One row: a small model, an optimizer, and how gradients are exchanged.
+
+    ``together``: batch statistics are over all ranks.
+    """
 
     name: str
     workload: str
@@ -32,6 +36,7 @@ class Case:
     optimizer: optim.Optimizer
     options: Options = field(default_factory=Options)
     slice_bytes: int = 4096
+    together: bool = False
 
 
 _MLP = {"inputs": 12, "hidden": (16, 16), "classes": 5}
@@ -46,6 +51,7 @@ CASES = (
     Case("lstm", "lstm", {"vocab": 11, "width": 8, "steps": 5}, _SGD),
     Case("gpt, adamw", "gpt", _GPT, optim.AdamW(weight_decay=0.1)),
     Case("cosmo", "cosmo", {"size": 8, "channels": (2, 3, 4, 5)}, _SGD),
+    Case("sync batch norm", "resnet20", {"depth": 8, "size": 8}, _SGD, together=True),
 )
 
 
@@ -103,6 +109,9 @@ def _trained(
     work = models.workload(case.workload, batch, **case.sizes)
     work.net.initialize(ctx=backend.CPU, seed=1)
     work.net.cast("float64")
+    combine = Combine(group) if case.together and group.size > 1 else None
+    if combine:
+        nn.convert_sync_batch_norm(work.net, combine)
     state = ModelState(work.net.collect_params(), case.optimizer, case.slice_bytes)
     goal = Objective(work.net, work.loss, None if case.workload == "cosmo" else count_correct)
     rng = np.random.default_rng(7)
@@ -122,6 +131,8 @@ def _trained(
                 trainer.prepare(*piece.specs())
             losses.append(trainer.result(trainer.step(piece)).loss)
         lanes.wait_all()
+    if combine:
+        combine.free()
     return backend.to_host(state.flat.weights).copy(), losses
 
 
