@@ -14,7 +14,7 @@ from hpctrain.parallel.pipeline_times import Span, Timeline
 
 __all__ = ["draw"]
 
-_COLUMNS = 240  # at most, where the shortest action is very short
+_COLUMNS = 600  # at most, where the shortest action is very short
 
 
 def draw(timeline: Timeline) -> str:

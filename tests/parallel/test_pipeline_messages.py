@@ -21,7 +21,7 @@ def test_the_examples_are_right():
 @given(sizes())
 @settings(max_examples=60, deadline=None)
 def test_each_boundary_between_ranks_is_crossed_once_each_way_for_each_micro_batch(size):
-    kind, stages, micro_batches, chunks = size
+    _, stages, micro_batches, chunks = size
     found = [m for sent in messages(schedule(*size)).values() for m in sent]
 
     wanted = {

@@ -1,4 +1,4 @@
-"""The simulator of pipelines: against formulas, a longest path, and what must always be true."""
+"""The simulator of pipelines: against formulas, longest paths, and what is always true."""
 
 from fractions import Fraction
 
@@ -83,7 +83,7 @@ def test_the_formulas_are_those_of_the_papers(stages):
 @given(pipelines())
 @settings(max_examples=30, deadline=None)
 def test_gpipe_is_a_flow_shop_of_equal_jobs_forth_and_back(pipeline):
-    """Its makespan for any times: once through all stages, then the slowest m - 1 times more."""
+    """Once through all stages, then the slowest stage m - 1 times more."""
     stages, m, times = pipeline
     times = Times(times.forward_s, times.backward_s, times.weight_s)
     back = [b + w for b, w in zip(times.backward_s, times.weight_s, strict=True)]
