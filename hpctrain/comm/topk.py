@@ -59,7 +59,6 @@ class TopK:
         self._ratio = ratio
         self._bits = np.empty(0, np.int32)
         self._mask = np.empty(0, np.bool_)
-        self._sums = np.empty(0, np.float32)
 
     def kept(self, count: int) -> int:
         """Return k, how many of ``count`` values are sent."""
@@ -79,9 +78,9 @@ class TopK:
         if not k:
             return
         self._grow(values.size)
-        rest = self._sums[: values.size] if residual is None else residual
+        rest = np.zeros_like(values) if residual is None else residual
         with np.errstate(all="ignore"):
-            np.add(0 if residual is None else rest, values, out=rest)
+            np.add(rest, values, out=rest)
         bits = self._bits[: values.size]
         np.bitwise_and(rest.view(np.int32), 0x7FFFFFFF, out=bits)
         chosen = self._largest(bits, k)
@@ -95,7 +94,6 @@ class TopK:
         if self._bits.size < count:
             self._bits = np.empty(count, np.int32)
             self._mask = np.empty(count, np.bool_)
-            self._sums = np.empty(count, np.float32)
 
     def _largest(self, bits: Magnitudes, k: int) -> Indices:
         """Return the ascending indices of the k largest, of equal ones the first."""

@@ -55,7 +55,8 @@ class TwoBit:
     residual = True
 
     def __init__(self, threshold: float = 0.5, compiler: Compiler | None = None) -> None:
-        self._threshold = np.float32(threshold)
+        with np.errstate(all="ignore"):
+            self._threshold = np.float32(threshold)
         if not 0 < self._threshold < math.inf:
             raise ConfigError(
                 f"exchange: got 2-bit threshold {threshold}, needed a finite number above 0 "
