@@ -189,3 +189,8 @@ def _prune(place: int) -> None:
         age = {n: os.stat(n, dir_fd=place, follow_symlinks=False).st_mtime for n in names}
         for name in sorted(names, key=age.__getitem__)[: len(names) // 2]:
             os.unlink(name, dir_fd=place)
+
+
+def compiler(text: str) -> Callable[[Any, Any, Any], None]:
+    """Compile the text of a kernel of anybody, or load it from the cache; return it."""
+    return compile_text(text, cache_directory()).function

@@ -170,7 +170,7 @@ class Actions:
     def update(self, turn: Turn, index: int) -> None:
         """Update a slice of the parameters, or this rank's part of it."""
         if not self._skip:
-            self.meter.timed(index, self._update, index, turn.number)
+            self.meter.update(index, self._update, index, turn.number)
 
     def gather(self, turn: Turn, index: int) -> Any:
         """Start to fetch the parts of a slice that others have updated."""

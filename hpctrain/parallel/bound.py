@@ -8,7 +8,6 @@ import numpy as np
 from hpctrain import backend
 from hpctrain.graph.cached import Statistics
 from hpctrain.graph.execute import Executor
-from hpctrain.graph.plan import Plan
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.recent import Recent
 from hpctrain.graph.segments import cut
@@ -117,9 +116,9 @@ class BoundSteps:
         parts = self._objective, self._state, specs, self._pool, self._options
         return self._kept.get(specs, partial(BoundStep, *parts))
 
-    def first_plan(self) -> Plan:
-        """Return the plan of the shape that was used longest ago: at the start the first."""
-        return next(iter(self._kept)).plan
+    def first(self) -> BoundStep:
+        """Return the step of the shape that was used longest ago: at the start the first."""
+        return next(iter(self._kept))
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""

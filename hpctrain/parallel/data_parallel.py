@@ -13,11 +13,10 @@ waits, except for what `result` asks for.
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
-
 from hpctrain.autograd import Spec
 from hpctrain.comm.group import Group
-from hpctrain.comm.transport import MpiTransport, Transport
+from hpctrain.comm.timeline import Link
+from hpctrain.comm.transport import Transport
 from hpctrain.engine import Engine, Variable
 from hpctrain.errors import ConfigError, EngineError
 from hpctrain.graph.cached import Statistics
@@ -26,6 +25,7 @@ from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.actions import Actions, Turn
 from hpctrain.parallel.bound import BoundStep, BoundSteps
 from hpctrain.parallel.exchange import Alone, Exchange, Shared, Summed
+from hpctrain.parallel.forecast import Forecast, forecast
 from hpctrain.parallel.meter import Meter
 from hpctrain.parallel.program import Objective
 from hpctrain.parallel.recipe import (
@@ -36,9 +36,11 @@ from hpctrain.parallel.recipe import (
     gradient_items,
     nothing_items,
     posted_early,
+    rules,
 )
-from hpctrain.parallel.shards import Sums, cut_work
+from hpctrain.parallel.shards import cut_work
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.ways import Way, plain
 from hpctrain.parallel.work import (
     BAD,
     CORRECT,
@@ -52,6 +54,8 @@ from hpctrain.parallel.work import (
 )
 
 __all__ = ["DataParallel"]
+
+REPLAN_AT = (8, 40)  # steps of a run before which the order is planned by what was measured
 
 
 class DataParallel:
@@ -71,8 +75,8 @@ class DataParallel:
     group : Group
         The data-parallel ranks, for agreements in the main thread.
     options : Options
-    transport : Transport, optional
-        How slices travel, on communicators of its own; by default MPI's collectives on
+    way : Way, optional
+        How slices travel, from `hpctrain.parallel.ways`; by default by MPI's collectives on
         ``group``.
 
     Notes
@@ -89,7 +93,7 @@ class DataParallel:
         engine: Engine,
         group: Group,
         options: Options | None = None,
-        transport: Transport | None = None,
+        way: Way | None = None,
     ) -> None:
         self.objective = objective
         self.state = state
@@ -100,21 +104,19 @@ class DataParallel:
         self.options = options or Options()
         self.stop = False  # set by whoever wants all ranks to stop
         self.step_number = 0
-        self._sums = _sums(state, self.options)
-        if transport is None and group.size > 1:
-            transport = MpiTransport(group)
-        self.transport = transport
-        self._exchange = _exchange(state, self.options, transport, self._sums)
+        self.way = way or plain(group, state, self.options)
+        self._exchange = _exchange(state, self.options, self.way)
         shared = self.options.sharded and group.size > 1
         if shared:
             state.shard(self._exchange.own)
         norms = group.dup() if shared and self.options.clip_norm else None
         self._actions = Actions(
-            state, optimizer, schedule, self.options, self._exchange, self._sums, norms
+            state, optimizer, schedule, self.options, self._exchange, self.way.sums, norms
         )
         self._bound = BoundSteps(objective, state, self.options)  # one runs at a time
         self._order: tuple[int, ...] = ()
         self._after: tuple[Item, ...] = ()
+        self._steps, self._planned = 0, True
         self._variables: dict[Key, Variable] = {}
         self._ready = [engine.variable(f"result {i}") for i in range(LAG + 1)]
 
@@ -122,6 +124,16 @@ class DataParallel:
     def meter(self) -> Meter:
         """What the compute lane did, and waited for."""
         return self._actions.meter
+
+    @property
+    def transport(self) -> Transport | None:
+        """What carries the slices; None for a single rank."""
+        return self.way.transport
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The slices in the order of their exchange."""
+        return self._order
 
     @property
     def variables(self) -> list[Variable]:
@@ -133,7 +145,7 @@ class DataParallel:
         """Capture and plan for a shape of batch; collective the first time.
 
         The order in which slices are exchanged is that in which rank 0 makes them final, until
-        `reorder` says otherwise.
+        `reorder` says otherwise: after a few steps the times measured decide.
         """
         bound = self._bound.get((tuple(inputs), tuple(targets)))
         if not self._order:
@@ -158,26 +170,32 @@ class DataParallel:
         self._order = tuple(order)
         self._after = exchange_items(self.rules)
 
+    def fix(self, order: Sequence[int]) -> None:
+        """Exchange slices in this order to the end; the same on every rank."""
+        self.reorder(order)
+        self._planned = False
+
+    def forecast(self, link: Link) -> Forecast:
+        """Return what a step is made of and the best order, by the times measured; collective.
+
+        Parameters
+        ----------
+        link : Link
+            What connects the ranks, the same numbers on all.
+        """
+        first = self._bound.first()
+        return forecast(self.group, first.segments, self.state.flat, self.meter, self.way, link)
+
     @property
     def rules(self) -> Rules:
         """How steps are made."""
-        options, several = self.options, self.group.size > 1
-        shared = options.sharded and several
-        settled = self._sums is not None and self._sums.buffer.dtype != self.state.flat.dtype
-        return Rules(
-            self._order,
-            gathered=tuple(sorted(self._order)) if shared else (),
-            overlap=options.overlap,
-            summed=self._sums is not None,
-            settled=settled,
-            clipped=bool(options.clip_norm),
-            shared_norm=shared and bool(options.clip_norm),
-            checked=options.skip,
-        )
+        sums = self.way.sums
+        rounded = sums is not None and sums.buffer.dtype != self.state.flat.dtype
+        return rules(self.options, self._order, self.group.size > 1, sums is not None, rounded)
 
     def plan_of_first_shape(self) -> Plan:
         """Return the plan that `prepare` made first."""
-        return self._bound.first_plan()
+        return self._bound.first().plan
 
     def statistics(self) -> Statistics:
         """Return how many batches were run and shapes captured, and what that keeps."""
@@ -199,6 +217,9 @@ class DataParallel:
             )
         number = self.step_number
         self.step_number += 1
+        self._steps += 1
+        if self._planned and self._steps in REPLAN_AT and self.way.link is not None:
+            self.reorder(self.forecast(self.way.link).order)
         shard = self.options.shard
         cut = [piece for work in parts if work.count for piece in cut_work(work, shard)]
         pushed = self._gradient(cut, number) if cut else self._nothing(parts[0], number)
@@ -269,17 +290,9 @@ def _label(item: Item, bound: BoundStep | None) -> str:
     return f"{item.verb} {item.at}"
 
 
-def _sums(state: ModelState, options: Options) -> Sums | None:
-    """Return where gradients of several parts are added up, if there may be several."""
-    if options.shard:
-        return Sums(state.flat, np.float64)
-    return Sums(state.flat, state.flat.dtype) if options.accumulate > 1 else None
-
-
-def _exchange(
-    state: ModelState, options: Options, transport: Transport | None, sums: Sums | None
-) -> Exchange:
-    if transport is None or transport.size == 1:
+def _exchange(state: ModelState, options: Options, way: Way) -> Exchange:
+    if way.transport is None or way.transport.size == 1:
         return Alone()
     kind = Shared if options.sharded else Summed
-    return kind(transport, state.flat.grads if sums is None else sums.buffer, state.flat)
+    sent = state.flat.grads if way.sums is None else way.sums.buffer
+    return kind(way.transport, sent, state.flat)

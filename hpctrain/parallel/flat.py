@@ -145,6 +145,27 @@ class FlatParameters:
         assert tensor.grad is not None, "a trained parameter has a gradient"
         tensor.grad.value = self.view(self.grads, place)
 
+    def move(self, weights: Any = None, grads: Any = None) -> None:
+        """Let the buffers lie elsewhere from now on; what they hold moves along.
+
+        Parameters
+        ----------
+        weights, grads : array, shape (total,), dtype and device of the parameters, optional
+            Such as memory that other ranks see.
+        """
+        if weights is not None:
+            weights[...] = self.weights
+            self.weights = weights
+            for place, tensor in enumerate(self.tensors):
+                tensor.value = self.view(weights, place)
+        if grads is not None:
+            grads[...] = self.grads
+            self.grads = grads
+            self.riders = grads[: RIDER_BYTES // self.dtype.itemsize]
+            for place, tensor in enumerate(self.tensors):
+                assert tensor.grad is not None, "a trained parameter has a gradient"
+                tensor.grad.value = self.view(grads, place)
+
     def where(self) -> list[tuple[int, ...]]:
         """Return for each parameter the slices that it lies in."""
         found: list[list[int]] = [[] for _ in self.sizes]

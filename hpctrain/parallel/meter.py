@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Meter"]
+__all__ = ["Meter", "mean_seconds"]
 
 
 class Meter:
@@ -29,12 +29,15 @@ class Meter:
         went on with; the last element is for what is not known.
     seconds : dict of int to [float, int]
         Of each segment of the plan: total time since the start, and number of runs.
+    updates : dict of int to [float, int]
+        The same of the update of each slice.
     """
 
     def __init__(self, slices: int) -> None:
         self.busy_s = 0.0
         self.exposed_s = np.zeros(slices + 1)
         self.seconds: dict[int, list[Any]] = {}
+        self.updates: dict[int, list[Any]] = {}
         self._ended = perf_counter()
         self._exchanges = 0
         self._waited_for = False
@@ -59,9 +62,11 @@ class Meter:
 
     def segment(self, index: int, work: Callable[..., Any], *args: Any) -> None:
         """Do the work of a segment."""
-        entry = self.seconds.setdefault(index, [0.0, 0])
-        entry[0] += self.timed(None, work, *args)
-        entry[1] += 1
+        _count(self.seconds, index, self.timed(None, work, *args))
+
+    def update(self, index: int, work: Callable[..., Any], *args: Any) -> None:
+        """Do the work of updating a slice."""
+        _count(self.updates, index, self.timed(index, work, *args))
 
     def exposed(self, index: int, work: Callable[..., Any], *args: Any) -> None:
         """Do ``work``, which waits for a slice."""
@@ -86,6 +91,18 @@ class Meter:
         sums = self.busy_s, self.exposed_s
         self.busy_s, self.exposed_s = 0.0, np.zeros_like(sums[1])
         return sums
+
+
+def mean_seconds(entries: dict[int, list[Any]], count: int) -> np.ndarray:
+    """Return the mean times of entries 0 to ``count - 1``, 0 where nothing was measured."""
+    found = (entries.get(index, (0.0, 1)) for index in range(count))
+    return np.array([seconds / runs for seconds, runs in found])
+
+
+def _count(entries: dict[int, list[Any]], index: int, seconds: float) -> None:
+    entry = entries.setdefault(index, [0.0, 0])
+    entry[0] += seconds
+    entry[1] += 1
 
 
 class _Noted:

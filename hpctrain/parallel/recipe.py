@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hpctrain.graph.segments import Segment
+from hpctrain.parallel.work import Options
 
 __all__ = [
     "Item", "Key", "Rules", "exchange_items", "gradient_items", "nothing_items", "posted_early",
+    "rules",
 ]  # fmt: skip
 
 Key = tuple[str, int]  # a variable of the engine: its kind and, of slices, the number
@@ -84,6 +86,33 @@ class Rules:
     clipped: bool = False
     shared_norm: bool = False
     checked: bool = False
+
+
+def rules(
+    options: Options, order: Sequence[int], several: bool, summed: bool, settled: bool
+) -> Rules:
+    """Return the rules of a run.
+
+    Parameters
+    ----------
+    options : Options
+    order : sequence of int
+    several : bool
+        Whether there are several ranks.
+    summed, settled : bool
+        See `Rules`.
+    """
+    shared, clipped = options.sharded and several, bool(options.clip_norm)
+    return Rules(
+        tuple(order),
+        gathered=tuple(sorted(order)) if shared else (),
+        overlap=options.overlap,
+        summed=summed,
+        settled=settled,
+        clipped=clipped,
+        shared_norm=shared and clipped,
+        checked=options.skip,
+    )
 
 
 def parameters(index: int) -> Key:

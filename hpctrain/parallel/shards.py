@@ -62,6 +62,8 @@ class Sums:
         Its gradient buffer holds the gradient of one part.
     dtype : dtype
         Of the sums: float64 for shards.
+    buffer : array, shape (total,), optional
+        Where they are to lie.
 
     Attributes
     ----------
@@ -69,9 +71,12 @@ class Sums:
         What is exchanged.
     """
 
-    def __init__(self, flat: FlatParameters, dtype: Any = np.float64) -> None:
+    def __init__(
+        self, flat: FlatParameters, dtype: Any = np.float64, buffer: Any = None
+    ) -> None:
         self._flat = flat
-        self.buffer: Any = flat.device.module.zeros(flat.total, dtype)
+        zeros = flat.device.module.zeros
+        self.buffer: Any = zeros(flat.total, dtype) if buffer is None else buffer
 
     def add(self, piece: Slice, first: bool) -> None:
         """Add the gradient of one part; the first one of a step begins the sum."""

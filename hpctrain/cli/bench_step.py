@@ -1,0 +1,167 @@
+"""``bench step``: the time of a training step, beside what the simulator says of it."""
+
+import json
+import resource
+from collections import deque
+from statistics import median
+from time import perf_counter
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+
+from hpctrain import backend, engine, models, optim
+from hpctrain.cli.exchange import Traffic, lanes_for, overlaps, way_of
+from hpctrain.cli.threads import limit_threads
+from hpctrain.comm.world import World, start
+from hpctrain.graph.native import fuses
+from hpctrain.models.workloads import Workload
+from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.program import Objective
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.ways import Way
+from hpctrain.parallel.work import LAG, Options, Work
+
+__all__ = ["step"]
+
+Name = Literal["mlp", "resnet20", "lstm", "gpt", "cosmo", "lenet"]
+WARM_UP = 12  # the order is planned after 8
+WINDOW = 5  # steps in one sample of the time
+
+
+def step(  # noqa: PLR0913 (its flags)
+    workload: Annotated[Name, tyro.conf.Positional],
+    steps: int = 30,
+    batch: int = 0,
+    threads: int = 1,
+    overlap: Literal["auto", "on", "off"] = "auto",
+    slice_mib: float = 1.0,
+    fuse: Literal["auto", "on", "off"] = "auto",
+    path: Literal["auto", "mpi", "direct", "node"] = "auto",
+    wire: Literal["none", "fp16", "bf16", "2bit", "topk"] = "none",
+    in_flight: int = 4,
+    pause_ms: float = 0.2,
+    order: Literal["planned", "backward", "forward"] = "planned",
+    sharded: bool = False,
+    exchange: bool = True,
+) -> None:
+    """Time the training step of a workload with made-up inputs, SGD with momentum, float32.
+
+    Args:
+        workload: which model.
+        steps: steps that count, after 12 to warm up.
+        batch: samples of one rank; that of the workload if 0.
+        threads: threads of one rank.
+        overlap: exchange on a communication thread; auto: as a run does.
+        slice_mib: size of the pieces in which gradients travel, MiB.
+        fuse: one kernel for neighbouring element-wise operations; auto: where LLVM is.
+        path: how slices travel; auto: through memory on one host, else between pairs.
+        wire: compression.
+        in_flight: slices under way at a time.
+        pause_ms: between two looks of the communication thread, ms.
+        order: planned by what was measured, as gradients become ready, or as they are needed.
+        sharded: each rank updates its part only.
+        exchange: off, each rank trains alone: the time of computation beside the others.
+    """
+    with start() as world:
+        traffic = Traffic(path, wire, slice_mib, in_flight, pause_ms * 1e-3, overlap)
+        cores = limit_threads(world, threads)[1]
+        options = Options(
+            overlaps(traffic, world, cores),
+            sharded=sharded and exchange,
+            fuse=fuses(fuse),
+        )
+        work = models.workload(workload, batch)
+        with engine.create(lanes=lanes_for(traffic), run_ahead=4096) as lanes:
+            trainer = _trainer(work, world, lanes, options, traffic if exchange else None)
+            line = _measure(trainer, work, world, steps, order)
+        if world.rank == 0:
+            print(json.dumps(line), flush=True)
+
+
+def _measure(
+    trainer: DataParallel, work: Workload, world: World, steps: int, order: str
+) -> dict[str, Any]:
+    inputs, labels = work.make(np.random.default_rng(world.rank))
+    part = Work((inputs,), (labels,), work.batch, work.batch * world.size)
+    begun = perf_counter()
+    trainer.prepare(*part.specs())
+    trainer.result(trainer.step(part))
+    first = perf_counter() - begun
+    if order == "forward":
+        trainer.fix(sorted(trainer.order))
+    elif order == "backward":
+        trainer.fix(trainer.order)
+    times, exposed, loss = _paced(trainer, part, steps)
+    figures = np.array([times, exposed])
+    world.control.allreduce(figures, "max")
+    seconds, waiting = (float(f) for f in figures)
+    return {
+        "peer": "hpctrain",
+        "workload": work.name,
+        "ranks": world.size,
+        "batch_per_rank": work.batch,
+        "ms_per_step": round(seconds * 1e3, 3),
+        "samples_per_s": round(work.batch * world.size / seconds, 1),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "loss": round(loss, 4),
+        "exposed_comm_ms": round(waiting * 1e3, 3),
+        "first_step_ms": round(first * 1e3, 3),
+        **_predicted(trainer),
+    }
+
+
+def _paced(trainer: DataParallel, part: Work, steps: int) -> tuple[float, float, float]:
+    """Make steps as a run does; return the time of one, exposed seconds and the last loss."""
+    pending: deque[int] = deque()
+    ends: list[float] = []
+    exposed, loss = [], 0.0
+    for number in range(WARM_UP + steps + LAG):
+        if number < WARM_UP + steps:
+            pending.append(trainer.step(part))
+        if number >= LAG:
+            loss = trainer.result(pending.popleft()).loss
+            ends.append(perf_counter())
+            exposed.append(trainer.meter.take()[1].sum())
+    trainer.engine.wait_all()
+    ends = ends[WARM_UP - 1 :]
+    spans = [(b - a) / WINDOW for a, b in zip(ends, ends[WINDOW:], strict=False)]
+    seconds = median(spans or [(ends[-1] - ends[0]) / steps])
+    return seconds, float(np.mean(exposed[WARM_UP:])), loss
+
+
+def _predicted(trainer: DataParallel) -> dict[str, Any]:
+    """Return what the simulator says, from the times of this run."""
+    link = trainer.way.link
+    if link is None:
+        return {"path": trainer.way.kind, "overlap": trainer.options.overlap}
+    found = trainer.forecast(link)
+    return {
+        "path": trainer.way.kind,
+        "overlap": trainer.options.overlap,
+        "link_mb_per_s": round(link.bytes_per_s / 1e6, 1),
+        "compute_ms": round(found.timeline().compute_s * 1e3, 3),
+        "predicted_ms": round(found.timeline(trainer.order).step_s * 1e3, 3),
+        "best_ms": round(found.timeline().step_s * 1e3, 3),
+        "backward_ms": round(found.timeline(found.backward).step_s * 1e3, 3),
+        "order": list(trainer.order),
+    }
+
+
+def _trainer(
+    work: Workload,
+    world: World,
+    lanes: engine.Engine,
+    options: Options,
+    traffic: Traffic | None,
+) -> DataParallel:
+    device = backend.choose(local_rank=world.local_rank)
+    work.net.initialize(ctx=device)
+    optimizer = optim.SGD(momentum=0.9)
+    mib = 1.0 if traffic is None else traffic.slice_mib
+    state = ModelState(work.net.collect_params(), optimizer, round(mib * 2**20))
+    state.broadcast(world.control)
+    goal = Objective(work.net, work.loss)
+    schedule = optim.Constant(base_lr=1e-3)
+    way = Way(None, None) if traffic is None else way_of(traffic, world, state, options)
+    return DataParallel(goal, state, optimizer, schedule, lanes, world.control, options, way)

@@ -1,0 +1,132 @@
+"""The way of the gradients of a model: a path for their buffers, and the buffers on it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpctrain.backend import CPU
+from hpctrain.comm import paths
+from hpctrain.comm.compress import Codec
+from hpctrain.comm.group import Group
+from hpctrain.comm.link import bytes_sent, measure
+from hpctrain.comm.timeline import Link
+from hpctrain.comm.transport import MpiTransport, Transport
+from hpctrain.parallel.flat import FlatParameters
+from hpctrain.parallel.shards import Sums
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.work import Options
+
+__all__ = ["Way", "connect", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How gradients travel.
+
+    Attributes
+    ----------
+    transport : Transport or None
+        None for a single rank.
+    sums : Sums or None
+        Where gradients of the parts of a step are added up.
+    path : Path or None
+        What has to be freed at the end.
+    codec : Codec or None
+    link : Link or None
+        What connects the ranks, if its speed matters for the order of the exchange.
+    """
+
+    transport: Transport | None
+    sums: Sums | None
+    path: paths.Path | None = None
+    codec: Codec | None = None
+    link: Link | None = None
+
+    @property
+    def kind(self) -> str:
+        """The name of the path."""
+        return self.path.kind if self.path else "none" if self.transport is None else "mpi"
+
+    def wire_bytes(self, count: int, itemsize: int) -> int:
+        """Return how many bytes a rank sends over the link for a slice of ``count``."""
+        if self.path is None:
+            return bytes_sent(count * itemsize, self.transport.size if self.transport else 1)
+        across = self.path.groups[-1].size
+        local = (self.transport.size if self.transport else 1) // across
+        part = -(-count // local)
+        nbytes = part * itemsize if self.codec is None else self.codec.nbytes(part)
+        return bytes_sent(nbytes, across)
+
+
+def plain(group: Group, state: ModelState, options: Options) -> Way:
+    """Return the way by MPI's own collectives on ``group``."""
+    several = group.size > 1
+    return Way(MpiTransport(group) if several else None, _sums(state.flat, options))
+
+
+def connect(
+    kind: str,
+    group: Group,
+    state: ModelState,
+    options: Options,
+    codec: Codec | None = None,
+    in_flight: int = 4,
+) -> Way:
+    """Make a path for the gradients of a model; collective, on the main thread.
+
+    Parameters
+    ----------
+    kind : str
+        One of `hpctrain.comm.paths.KINDS`.
+    group : Group
+        The data-parallel ranks; the path has groups of its own.
+    state : ModelState
+        Where ranks share memory its buffers move there.
+    options : Options
+    codec : Codec, optional
+    in_flight : int
+        How many slices will be under way at a time.
+
+    Raises
+    ------
+    ConfigError
+        If these ranks cannot have that path, or the codec does not take this dtype.
+    """
+    flat = state.flat
+    if group.size == 1:
+        return Way(None, _sums(flat, options))
+    on_host = state.device == CPU
+    sent = _sent_dtype(flat, options).itemsize * flat.total
+    weights = flat.dtype.itemsize * flat.total if options.sharded else 0
+    need = sent + weights if on_host else 0
+    path = paths.make(kind, group, codec, nbytes=need, staging=0 if on_host else sent)
+    buffer = None
+    if path.window is not None and on_host:
+        memory = path.window.mine
+        buffer = memory[:sent].view(_sent_dtype(flat, options))
+        if weights:
+            flat.move(weights=memory[sent : sent + weights].view(flat.dtype))
+    sums = _sums(flat, options, buffer)
+    if sums is None and buffer is not None:
+        flat.move(grads=buffer)
+    return Way(path.transport, sums, path, codec, _link(path, in_flight))
+
+
+def _link(path: paths.Path, in_flight: int) -> Link | None:
+    """Measure what connects the ranks, unless all share memory."""
+    across = path.groups[-1]
+    if path.kind == "node" and len(path.groups) == 1:
+        return None
+    return measure(across, 1 if across.size == 2 else 2, in_flight)
+
+
+def _sent_dtype(flat: FlatParameters, options: Options) -> np.dtype[Any]:
+    return np.dtype(np.float64) if options.shard else flat.dtype
+
+
+def _sums(flat: FlatParameters, options: Options, buffer: Any = None) -> Sums | None:
+    """Return where gradients of several parts are added up, if there may be several."""
+    if options.shard or options.accumulate > 1:
+        return Sums(flat, _sent_dtype(flat, options), buffer)
+    return None
