@@ -73,3 +73,23 @@ def test_a_dry_run_makes_one_step_and_leaves_nothing(train, tmp_path):
     assert (ended.code, ended.err) == (0, "")
     assert "step 1/1 loss" in ended.out
     assert not (tmp_path / "runs").exists()
+
+
+def test_batch_statistics_over_all_ranks_give_what_one_rank_does(train, tmp_path):
+    shared = {
+        "model.name": "resnet20",
+        "model.args": "{depth = 8, channels = 1, classes = 4}",
+        "device.precision": "float64",
+        "run.epochs": 1,
+        "parallel.sync_bn": "true",
+    }
+
+    for ranks in (1, 3):
+        ended = train(ranks, **shared, run__name=f"on{ranks}").end()
+        assert (ended.code, ended.err) == (0, "")
+
+    found = [values(tmp_path / "runs" / f"on{ranks}") for ranks in (1, 3)]
+    for each in found:
+        # The test uses the running statistics.
+        assert each["test_loss"] == pytest.approx(found[0]["test_loss"], 1e-9)
+        assert each["train_loss"] == pytest.approx(found[0]["train_loss"], 1e-9)
