@@ -88,7 +88,8 @@ class Half:
         """Write the values of ``data`` into ``out``."""
         check_decode(self.name, data, out, self.nbytes(out.size))
         done = self._decode(out.size, data, out)
-        np.copyto(out[done:], data.view(np.float16)[done:])
+        with np.errstate(all="ignore"):
+            np.copyto(out[done:], data.view(np.float16)[done:])
 
     def add(self, data: Bytes, out: Floats) -> None:
         """Add the values of ``data`` to ``out``."""

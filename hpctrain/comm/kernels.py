@@ -7,7 +7,7 @@ Both give the same bits.
 
 This package compiles nothing itself.  It is given a *compiler*: a function from the text of a
 module, which defines ``void kernel(ptr addresses, ptr count, ptr settings)``, to a function of
-these three addresses.
+these three addresses, which lives as long as it is held.
 """
 
 from collections.abc import Callable
