@@ -61,6 +61,11 @@ def cut(
             "layer for each of at least 1 stage"
         )
     many = kept or [1] * stages
+    if len(many) != stages:
+        raise ConfigError(
+            f"cut: got {len(many)} numbers of kept micro-batches, needed {stages}, one for "
+            "each stage"
+        )
     once, each = _loads(network, balance, copies)
     sent = _crossing_bytes(network)
 
