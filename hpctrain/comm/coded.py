@@ -66,16 +66,14 @@ class Coded:
             for packet in packets[1:]:
                 self._codec.add(packet.body, out)
 
-    def announce(self, work: Work, span: slice) -> Flat:
-        """Return the encoded sums."""
-        data = self.landing(work, span)
-        residual = self._residual(_DOWN, work.key, span.stop - span.start)
-        self._encode(work.array[span], data, residual, slice(None))
-        return data
-
     def landing(self, work: Work, span: slice) -> Flat:
         """Return scratch memory."""
         return work.scratch.array(self._codec.nbytes(span.stop - span.start), np.uint8)
+
+    def announce(self, work: Work, data: Flat, span: slice) -> None:
+        """Encode the sums."""
+        residual = self._residual(_DOWN, work.key, span.stop - span.start)
+        self._encode(work.array[span], data, residual, slice(None))
 
     def land(self, work: Work, data: Flat, span: slice) -> None:
         """Decode the sums into their place."""

@@ -9,7 +9,7 @@ from hpctrain.comm.coded import Coded
 from hpctrain.comm.compress import Codec
 from hpctrain.comm.group import Group
 from hpctrain.comm.request import Handle
-from hpctrain.comm.transfer import Pending, Pool, Scratch, Steps, Transfer, exchange
+from hpctrain.comm.transfer import Flat, Pending, Pool, Scratch, Steps, Transfer, exchange
 from hpctrain.comm.transport import State, check_array, part_of
 from hpctrain.comm.wire import Plain, Wire, Work, sum_in_order
 
@@ -127,11 +127,18 @@ class Direct:
         return nbytes * (p - 1) * (p - 2) <= p * LATENCY_BYTES
 
     def _two_rounds(self, work: Work) -> Steps:
+        # All memory is taken now, so that how much is needed never depends on the timing.
+        landings = self._landings(work, self._wire)
         yield from self._scatter(work)
-        yield from self._gather(work, self._wire)
+        yield from self._gather(work, self._wire, landings)
 
     def _gather_plain(self, work: Work) -> Steps:
-        return self._gather(work, Plain())
+        wire = Plain()
+        return self._gather(work, wire, self._landings(work, wire))
+
+    def _landings(self, work: Work, wire: Wire) -> list[Flat]:
+        """Return where the sums of all ranks come in, or go out."""
+        return [wire.landing(work, span) for span in self._spans(work)]
 
     def _whole(self, work: Work) -> Steps:
         """Send everything to everybody."""
@@ -170,11 +177,11 @@ class Direct:
         sum_in_order(heads, work.array[: work.exact], self.rank, partial=heads[0])
         self._wire.add_up(work, packets, mine, self.rank)
 
-    def _gather(self, work: Work, wire: Wire) -> Steps:
+    def _gather(self, work: Work, wire: Wire, landings: list[Flat]) -> Steps:
         """Send the own part to all, and take theirs."""
         spans = self._spans(work)
-        landings = [wire.landing(work, span) for span in spans]
-        landings[self.rank] = own = wire.announce(work, spans[self.rank])
+        own = landings[self.rank]
+        wire.announce(work, own, spans[self.rank])
         yield exchange(
             self._group,
             f"gathering of slice {work.key}",

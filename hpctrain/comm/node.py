@@ -163,12 +163,12 @@ class Node:
 
     def _sum(self, work: Work, spans: list[slice]) -> Steps:
         """Overwrite the own part by the sum of this host."""
+        partial = work.scratch.array(BLOCK, work.array.dtype)
         yield from self._ready(work)
         mine = spans[self._group.rank]
         terms = [self._at(rank, work.array)[mine] for rank in self._local]
         if len(terms) == 1:
             return
-        partial = work.scratch.array(BLOCK, work.array.dtype)
         for start in range(0, mine.stop - mine.start, BLOCK):
             blocks = [term[start : start + BLOCK] for term in terms]
             out = blocks[self._group.rank]

@@ -58,11 +58,11 @@ class Wire(Protocol):
         ``rank`` is this one, whose packet comes from `own`.
         """
 
-    def announce(self, work: Work, span: slice) -> Flat:
-        """Return the message that tells the sum of ``span`` to all ranks."""
-
     def landing(self, work: Work, span: slice) -> Flat:
-        """Return the place where such a message comes in."""
+        """Return the place of the message that tells the sum of ``span`` to all ranks."""
+
+    def announce(self, work: Work, data: Flat, span: slice) -> None:
+        """Make that message, in its place, of the sum in ``span``."""
 
     def land(self, work: Work, data: Flat, span: slice) -> None:
         """Bring such a message into ``span``."""
@@ -106,13 +106,12 @@ class Plain:
         bodies = [packet.body for packet in packets]
         sum_in_order(bodies, work.array[span], rank, partial=bodies[0])
 
-    def announce(self, work: Work, span: slice) -> Flat:
-        """Return the sums where they lie."""
-        return work.array[span]
-
     def landing(self, work: Work, span: slice) -> Flat:
         """Return the span itself."""
         return work.array[span]
+
+    def announce(self, work: Work, data: Flat, span: slice) -> None:
+        """Do nothing: the message is the span."""
 
     def land(self, work: Work, data: Flat, span: slice) -> None:
         """Do nothing: it has come to its place."""

@@ -11,7 +11,6 @@ from hpctrain.comm.window import Window, hosts_of, room_bytes, share
 from hpctrain.errors import CommError, ConfigError
 
 COUNTS = [1, 5, 17, 300, 9001, 70000]
-SHAPES = {"one host": 0, "two hosts": 1, "apart": 2}
 
 
 def layout(shape, size):
