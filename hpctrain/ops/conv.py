@@ -2,7 +2,8 @@
 
 Three rows, each the gradient of the others: ``conv`` is linear in the input and in the weight,
 ``conv_grad_data`` is its adjoint in the input, ``conv_grad_weight`` that in the weight. The
-kernels are in `hpctrain.ops.conv_kernel`.
+kernels are in `hpctrain.ops.dnnl_conv` and, for all that oneDNN has no kernel for, in
+`hpctrain.ops.conv_kernel`.
 
 Dimension key: N images, (D, H, W) space, C channels, O outputs, G groups.
 """
@@ -23,6 +24,8 @@ from hpctrain.ops.conv_kernel import (
     weight_scratch,
     weight_spec,
 )
+from hpctrain.ops.dnnl_conv import data_program, forward_program, weight_program
+from hpctrain.ops.dnnl_row import TwoKernels
 from hpctrain.ops.im2col import Plan
 from hpctrain.ops.windows import pairs, tuples
 
@@ -209,9 +212,13 @@ def _weight_vjp(
     ]
 
 
-register(Primitive("conv", "window", _infer, forward_kernel, _vjp,
-                   scratch=forward_scratch, any_strides=True))  # fmt: skip
-register(Primitive("conv_grad_data", "window", _data_infer, data_kernel, _data_vjp,
-                   scratch=data_scratch, any_strides=True))  # fmt: skip
-register(Primitive("conv_grad_weight", "window", _weight_infer, weight_kernel, _weight_vjp,
-                   scratch=weight_scratch, any_strides=True))  # fmt: skip
+_FORWARD = TwoKernels(_infer, forward_program, forward_kernel, forward_scratch)
+_DATA = TwoKernels(_data_infer, data_program, data_kernel, data_scratch)
+_WEIGHT = TwoKernels(_weight_infer, weight_program, weight_kernel, weight_scratch)
+
+register(Primitive("conv", "window", _infer, _FORWARD.kernel, _vjp,
+                   scratch=_FORWARD.scratch, bind=_FORWARD.bind, any_strides=True))  # fmt: skip
+register(Primitive("conv_grad_data", "window", _data_infer, _DATA.kernel, _data_vjp,
+                   scratch=_DATA.scratch, bind=_DATA.bind, any_strides=True))  # fmt: skip
+register(Primitive("conv_grad_weight", "window", _weight_infer, _WEIGHT.kernel, _weight_vjp,
+                   scratch=_WEIGHT.scratch, bind=_WEIGHT.bind, any_strides=True))  # fmt: skip

@@ -1,0 +1,273 @@
+"""The one door to oneDNN, through cffi: kernels for CPUs at the machine's own speed.
+
+Only functions that are used are declared, with the numbers that its C API has kept since
+version 3.0. The library comes with the wheel ``onednn-cpu-gomp`` or with the system; where it
+is missing, or is built for threads that are not OpenMP's, the NumPy kernels run.
+
+References
+----------
+oneAPI specification, oneDNN, C API of version 3: https://uxlfoundation.github.io/oneDNN
+"""
+
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpctrain.autograd import Spec
+from hpctrain.errors import EngineError
+
+__all__ = ["Library", "Settings", "describe", "fits", "library", "limit", "settings"]
+
+_DECLARED = """
+typedef struct { int major; int minor; int patch; const char *hash;
+                 unsigned cpu_runtime; unsigned gpu_runtime; } dnnl_version_t;
+typedef struct { int arg; void *memory; } dnnl_exec_arg_t;
+const dnnl_version_t *dnnl_version(void);
+int dnnl_engine_create(void **engine, int kind, size_t index);
+int dnnl_stream_create(void **stream, void *engine, unsigned flags);
+int dnnl_memory_desc_create_with_strides(void **desc, int ndims, const int64_t *dims,
+    int dtype, const int64_t *strides);
+int dnnl_memory_desc_create_with_tag(void **desc, int ndims, const int64_t *dims,
+    int dtype, int tag);
+int dnnl_memory_desc_destroy(void *desc);
+int dnnl_memory_desc_equal(const void *a, const void *b);
+size_t dnnl_memory_desc_get_size(const void *desc);
+int dnnl_memory_create(void **memory, const void *desc, void *engine, void *address);
+int dnnl_memory_destroy(void *memory);
+int dnnl_primitive_attr_create(void **attr);
+int dnnl_primitive_attr_set_scratchpad_mode(void *attr, int mode);
+int dnnl_convolution_forward_primitive_desc_create(void **made, void *engine, int prop,
+    int alg, const void *src, const void *weights, const void *bias, const void *dst,
+    const int64_t *strides, const int64_t *dilates, const int64_t *before,
+    const int64_t *after, const void *attr);
+int dnnl_convolution_backward_data_primitive_desc_create(void **made, void *engine, int alg,
+    const void *diff_src, const void *weights, const void *diff_dst, const int64_t *strides,
+    const int64_t *dilates, const int64_t *before, const int64_t *after, const void *hint,
+    const void *attr);
+int dnnl_convolution_backward_weights_primitive_desc_create(void **made, void *engine, int alg,
+    const void *src, const void *diff_weights, const void *diff_bias, const void *diff_dst,
+    const int64_t *strides, const int64_t *dilates, const int64_t *before,
+    const int64_t *after, const void *hint, const void *attr);
+int dnnl_reorder_primitive_desc_create(void **made, const void *src, void *src_engine,
+    const void *dst, void *dst_engine, const void *attr);
+const void *dnnl_primitive_desc_query_md(const void *made, int what, int index);
+int dnnl_primitive_desc_query(const void *made, int what, int index, void *result);
+int dnnl_primitive_desc_destroy(void *made);
+int dnnl_primitive_create(void **primitive, const void *made);
+int dnnl_primitive_execute(const void *primitive, void *stream, int count,
+    const dnnl_exec_arg_t *args);
+int dnnl_primitive_destroy(void *primitive);
+int omp_get_max_threads(void);
+void omp_set_num_threads(int threads);
+"""
+
+_MAJOR = 3
+_SEQUENTIAL, _OPENMP = 1, 2
+_CPU, _IN_ORDER, _USER_SCRATCHPAD = 1, 1, 1
+_ANY_TAG = 1
+_IMPLEMENTATION, _SCRATCHPAD = 8, 136
+_DTYPES = {"float32": 3, "uint8": 6}
+
+
+@dataclass(slots=True)
+class Settings:
+    """What this process asks for.
+
+    Attributes
+    ----------
+    kernels : str
+        ``auto``: oneDNN where it is there; ``numpy``: never. At first what the environment
+        variable ``HPCTRAIN_KERNELS`` says, else ``auto``.
+    threads : int
+        Of one kernel; 0: what OpenMP would take.
+    """
+
+    kernels: str = field(default_factory=lambda: os.environ.get("HPCTRAIN_KERNELS", "auto"))
+    threads: int = 0
+
+
+@functools.cache
+def settings() -> Settings:
+    """Return the settings of this process; they hold for what is planned from then on."""
+    return Settings()
+
+
+def limit(threads: int) -> None:
+    """Let kernels that are made from now on take ``threads`` threads, in any thread."""
+    settings().threads = threads
+
+
+class Library:
+    """oneDNN, loaded: its handles, and its calls with errors raised.
+
+    Attributes
+    ----------
+    path, version : str
+    """
+
+    def __init__(self, ffi: Any, lib: Any, path: str) -> None:
+        self.ffi, self.lib, self.path = ffi, lib, path
+        found = lib.dnnl_version()
+        self.version = f"{found.major}.{found.minor}.{found.patch}"
+        if found.major != _MAJOR:
+            raise OSError(f"{path} is version {self.version}, needed {_MAJOR}")
+        if found.cpu_runtime not in (_SEQUENTIAL, _OPENMP):
+            raise OSError(f"{path} is not built for OpenMP")
+        self._openmp = found.cpu_runtime == _OPENMP
+        self.engine = self.make(lib.dnnl_engine_create, _CPU, 0)
+        self.stream = self.make(lib.dnnl_stream_create, self.engine, _IN_ORDER)
+        self.attr = self.make(lib.dnnl_primitive_attr_create)
+        lib.dnnl_primitive_attr_set_scratchpad_mode(self.attr, _USER_SCRATCHPAD)
+
+    def threads(self) -> int:
+        """Return the number of threads that a kernel made now takes."""
+        if not self._openmp:
+            return 1
+        return settings().threads or int(self.lib.omp_get_max_threads())
+
+    def use_threads(self, threads: int) -> None:
+        """Let OpenMP take ``threads`` threads in this thread (it counts for each anew)."""
+        if self._openmp:
+            self.lib.omp_set_num_threads(threads)
+
+    def make(self, create: Any, *args: Any, destroy: Any = None) -> Any:
+        """Return the handle that ``create`` makes; ``destroy`` is called with the last of it.
+
+        Raises
+        ------
+        NotImplementedError
+            If the library has no such kernel.
+        """
+        handle = self.ffi.new("void **")
+        if status := create(handle, *args):
+            raise NotImplementedError(f"oneDNN {self.version}: status {status}")
+        return handle[0] if destroy is None else self.ffi.gc(handle[0], destroy)
+
+    def numbers(self, values: Sequence[int]) -> Any:
+        """Return ``values`` as the library takes dimensions."""
+        return self.ffi.new("int64_t[12]", list(values))
+
+    def layout(self, dims: Sequence[int], order: Sequence[int], dtype: str = "float32") -> Any:
+        """Describe a dense array whose axes lie in memory in this order, the last densest."""
+        strides, step = [0] * len(dims), 1
+        for axis in reversed(order):
+            strides[axis] = step
+            step *= dims[axis]
+        create = self.lib.dnnl_memory_desc_create_with_strides
+        given = (len(dims), self.numbers(dims), _DTYPES[dtype], self.numbers(strides))
+        return self.make(create, *given, destroy=self.lib.dnnl_memory_desc_destroy)
+
+    def free_layout(self, dims: Sequence[int], dtype: str = "float32") -> Any:
+        """Describe an array whose layout the library is to choose."""
+        create = self.lib.dnnl_memory_desc_create_with_tag
+        given = (len(dims), self.numbers(dims), _DTYPES[dtype], _ANY_TAG)
+        return self.make(create, *given, destroy=self.lib.dnnl_memory_desc_destroy)
+
+    def kernel(self, create: Any, *args: Any) -> Any:
+        """Return a description of a kernel that ``create`` makes, without its attributes.
+
+        Raises
+        ------
+        NotImplementedError
+            If there is none but the library's reference, which is slower than NumPy.
+        """
+        destroy = self.lib.dnnl_primitive_desc_destroy
+        made = self.make(create, *args, self.attr, destroy=destroy)
+        name = self.implementation(made)
+        if name.startswith(("ref", "simple")):
+            raise NotImplementedError(f"oneDNN {self.version}: only {name}")
+        return made
+
+    def reorder(self, source: Any, target: Any) -> Any:
+        """Return a description of the kernel that copies one layout into another."""
+        return self.make(
+            self.lib.dnnl_reorder_primitive_desc_create,
+            *(source, self.engine, target, self.engine, self.attr),
+            destroy=self.lib.dnnl_primitive_desc_destroy,
+        )
+
+    def implementation(self, made: Any) -> str:
+        """Return the library's name of a kernel."""
+        name = self.ffi.new("char **")
+        self.lib.dnnl_primitive_desc_query(made, _IMPLEMENTATION, 0, name)
+        return str(self.ffi.string(name[0]).decode())
+
+    def chosen(self, made: Any, what: int) -> Any:
+        """Return the layout that a kernel has chosen; it lives as long as ``made``."""
+        return self.lib.dnnl_primitive_desc_query_md(made, what, 0)
+
+    def scratchpad(self, made: Any) -> Any:
+        """Return the layout of the temporary memory of a kernel."""
+        return self.chosen(made, _SCRATCHPAD)
+
+    def nbytes(self, desc: Any) -> int:
+        """Return the size of an array of this layout."""
+        return int(self.lib.dnnl_memory_desc_get_size(desc))
+
+    def same(self, a: Any, b: Any) -> bool:
+        """Return whether two layouts are equal."""
+        return bool(self.lib.dnnl_memory_desc_equal(a, b))
+
+    def primitive(self, made: Any) -> Any:
+        """Return the kernel that ``made`` describes, compiled."""
+        destroy = self.lib.dnnl_primitive_destroy
+        return self.make(self.lib.dnnl_primitive_create, made, destroy=destroy)
+
+    def memory(self, desc: Any, address: int) -> Any:
+        """Return the handle of an array that lies at ``address``."""
+        where = self.ffi.cast("void *", address)
+        return self.make(self.lib.dnnl_memory_create, desc, self.engine, where,
+                         destroy=self.lib.dnnl_memory_destroy)  # fmt: skip
+
+    def failed(self, status: int) -> EngineError:
+        """Return the error for a kernel that ended with ``status``."""
+        return EngineError(
+            f"oneDNN {self.version}: a kernel ended with status {status}, needed 0; "
+            "HPCTRAIN_KERNELS=numpy does without the library"
+        )
+
+
+@functools.cache
+def _found() -> tuple[Library | None, str]:
+    """Load the library; return it, or why it is not there."""
+    if sys.byteorder != "little" or importlib.util.find_spec("cffi") is None:
+        return None, "cffi is not installed"
+    ffi = importlib.import_module("cffi").FFI()
+    ffi.cdef(_DECLARED)
+    name = "libdnnl.so.3"
+    reason = f"{name} is not installed"
+    for path in (str(Path(sys.prefix, "lib", name)), name):
+        try:
+            return Library(ffi, ffi.dlopen(path), path), ""
+        except (OSError, AttributeError, NotImplementedError) as error:
+            if os.path.exists(path) or "cannot open shared object" not in str(error):
+                reason = str(error)
+    return None, reason
+
+
+def library() -> Library | None:
+    """Return oneDNN, or None if it is missing or not wanted."""
+    return None if settings().kernels == "numpy" else _found()[0]
+
+
+def describe() -> str:
+    """Return in one line which kernels run on CPUs."""
+    if settings().kernels == "numpy":
+        return "NumPy (asked for)"
+    found, reason = _found()
+    if found is None:
+        return f"NumPy ({reason}; pip install 'hpctrain[fast]')"
+    return f"oneDNN {found.version}, {found.threads()} thread(s), {found.path}"
+
+
+def fits(specs: Sequence[Spec]) -> bool:
+    """Return whether the library may be asked for kernels of such arrays."""
+    return all(s.dtype == np.float32 and s.size > 0 for s in specs)

@@ -1,0 +1,106 @@
+"""The three convolution rows as programs of oneDNN.
+
+Images stay as they are, channels last. The library chooses the layout of the weight; it is
+copied into that layout within the call, which takes some microseconds for weights as large as
+those of image models, against milliseconds of the convolution.
+
+Dimension key: N images, S space (one to three axes), C channels, O outputs, K kernel,
+G groups.
+"""
+
+from typing import Any
+
+from hpctrain.autograd import Spec
+from hpctrain.ops.dnnl import Library
+from hpctrain.ops.dnnl_program import Builder
+
+__all__ = ["data_program", "forward_program", "weight_program"]
+
+_TRAINING, _DIRECT = 64, 1
+_SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
+_DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
+_WEIGHTS_LAYOUT, _DIFF_WEIGHTS_LAYOUT = 131, 132
+
+
+class _Convolution:
+    """Layouts of the arrays of a convolution, and the arguments of all its kernels."""
+
+    def __init__(self, library: Library, x: Spec, weight: Spec, y: Spec, attrs: Any) -> None:
+        space = range(2, x.ndim)
+        padding, groups = attrs["padding"], attrs["groups"]
+        if min(min(pair) for pair in padding) < 0:
+            raise NotImplementedError("oneDNN has no negative padding")
+        outputs, *kernel, channels = weight.shape
+        lead = (outputs,) if groups == 1 else (groups, outputs // groups)
+        dims, axes = (*lead, channels, *kernel), len(lead)
+        order = (*range(axes), *range(axes + 1, len(dims)), axes)
+        self.library = library
+        self.x, self.y = (
+            library.layout((s.shape[0], s.shape[-1], *s.shape[1:-1]), (0, *space, 1))
+            for s in (x, y)
+        )
+        self.weight = library.layout(dims, order)
+        self.free = library.free_layout(dims)
+        self.bias = library.layout((outputs,), (0,))
+        self.geometry = [
+            library.numbers(values)
+            for values in (
+                attrs["stride"],
+                [d - 1 for d in attrs["dilation"]],
+                [before for before, _ in padding],
+                [after for _, after in padding],
+            )
+        ]
+
+    def forward(self, bias: Any) -> Any:
+        """Describe the kernel of the forward pass."""
+        library = self.library
+        return library.kernel(
+            library.lib.dnnl_convolution_forward_primitive_desc_create,
+            *(library.engine, _TRAINING, _DIRECT, self.x, self.free, bias, self.y),
+            *self.geometry,
+        )
+
+    def backward(self, create: Any, *layouts: Any) -> Any:
+        """Describe the kernel of a backward pass."""
+        library = self.library
+        hint = self.forward(library.ffi.NULL)
+        return library.kernel(create, library.engine, _DIRECT, *layouts, *self.geometry, hint)
+
+
+def forward_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
+    """Return ``conv``: (x, weight) or (x, weight, bias) to y."""
+    conv = _Convolution(library, specs[0], specs[1], outs[0], attrs)
+    biased = len(specs) > 2
+    bias = [conv.bias] if biased else []
+    build = Builder(library, [conv.x, conv.weight, *bias, conv.y])
+    made = conv.forward(conv.bias if biased else library.ffi.NULL)
+    weight = build.taken(1, library.chosen(made, _WEIGHTS_LAYOUT))
+    args = [(_SRC, 0), (_WEIGHTS, weight), (_DST, build.outer - 1)]
+    build.call(made, [*args, (_BIAS, 2)] if biased else args)
+    return build
+
+
+def data_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
+    """Return ``conv_grad_data``: (dy, weight) to dx."""
+    dy, weight = specs
+    conv = _Convolution(library, outs[0], weight, dy, attrs)
+    build = Builder(library, [conv.y, conv.weight, conv.x])
+    create = library.lib.dnnl_convolution_backward_data_primitive_desc_create
+    made = conv.backward(create, conv.x, conv.free, conv.y)
+    place = build.taken(1, library.chosen(made, _WEIGHTS_LAYOUT))
+    build.call(made, [(_DIFF_DST, 0), (_WEIGHTS, place), (_DIFF_SRC, 2)])
+    return build
+
+
+def weight_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
+    """Return ``conv_grad_weight``: (x, dy) to the gradient of the weight."""
+    x, dy = specs
+    conv = _Convolution(library, x, outs[0], dy, attrs)
+    build = Builder(library, [conv.x, conv.y, conv.weight])
+    create = library.lib.dnnl_convolution_backward_weights_primitive_desc_create
+    made = conv.backward(create, conv.x, conv.free, library.ffi.NULL, conv.y)
+    place, finish = build.given(2, library.chosen(made, _DIFF_WEIGHTS_LAYOUT))
+    build.call(made, [(_SRC, 0), (_DIFF_DST, 1), (_DIFF_WEIGHTS, place)])
+    finish()
+    return build

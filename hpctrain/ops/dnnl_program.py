@@ -1,0 +1,142 @@
+"""Programs of oneDNN: kernels one after the other, over arrays and planned scratch.
+
+A program is made once for shapes and attributes. It is made ready for arrays (addresses) as
+often as needed, and what that returns only runs: nothing is allocated in a step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpctrain.ops.dnnl import Library
+
+__all__ = ["Builder", "Program"]
+
+_ALIGNMENT = 64
+_FROM, _TO, _SCRATCHPAD = 1, 17, 80
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Kernels, and the arrays that they work on.
+
+    Attributes
+    ----------
+    library : Library
+    calls : tuple of (primitive, tuple of (argument, slot))
+        A slot is the number of an array: first those of the caller, then those in scratch.
+    made : tuple
+        Descriptions of the kernels; they own the layouts that these have chosen.
+    layouts : tuple
+        Of each slot.
+    offsets : tuple of int
+        In scratch, of the slots that are there.
+    nbytes : int
+        Of scratch.
+    threads : int
+        That each kernel takes.
+    names : tuple of str
+        What the library calls its kernels.
+    """
+
+    library: Library
+    calls: tuple[tuple[Any, tuple[tuple[int, int], ...]], ...]
+    made: tuple[Any, ...]
+    layouts: tuple[Any, ...]
+    offsets: tuple[int, ...]
+    nbytes: int
+    threads: int
+    names: tuple[str, ...]
+
+    def ready(self, arrays: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        """Return the program bound to arrays.
+
+        Parameters
+        ----------
+        arrays : sequence of array
+            C-contiguous, on the host; they must stay where they are.
+        scratch : array of uint8
+            At least ``nbytes``.
+        """
+        assert scratch.nbytes >= self.nbytes, "scratch was planned for another program"
+        library, start = self.library, _aligned(scratch.ctypes.data)
+        places = [a.ctypes.data for a in arrays] + [start + at for at in self.offsets]
+        memories = [library.memory(d, p) for d, p in zip(self.layouts, places, strict=True)]
+        calls = []
+        for primitive, args in self.calls:
+            given = [{"arg": number, "memory": memories[slot]} for number, slot in args]
+            calls.append((primitive, len(given), library.ffi.new("dnnl_exec_arg_t[]", given)))
+        return _Ready(self, calls, (memories, arrays, scratch)).run
+
+
+class _Ready:
+    """Holds what a bound program points to."""
+
+    def __init__(self, program: Program, calls: Sequence[Any], held: Any) -> None:
+        self.program, self.calls, self.held = program, calls, held
+        self.execute = program.library.lib.dnnl_primitive_execute
+        self.stream = program.library.stream
+
+    def run(self) -> None:
+        execute, stream, library = self.execute, self.stream, self.program.library
+        library.use_threads(self.program.threads)
+        for primitive, count, args in self.calls:
+            if status := execute(primitive, stream, count, args):
+                raise library.failed(status)
+
+
+class Builder:
+    """Puts a program together, in the order in which its kernels run."""
+
+    def __init__(self, library: Library, layouts: Sequence[Any]) -> None:
+        self.library, self.layouts = library, list(layouts)
+        self.outer = len(self.layouts)
+        self.calls: list[Any] = []
+        self.offsets: list[int] = []
+        self.nbytes = 0
+        self.names: list[str] = []
+        self.made: list[Any] = []
+
+    def slot(self, layout: Any) -> int:
+        """Add an array in scratch and return its slot."""
+        self.layouts.append(layout)
+        self.offsets.append(self.nbytes)
+        self.nbytes += -(-self.library.nbytes(layout) // _ALIGNMENT) * _ALIGNMENT
+        return len(self.layouts) - 1
+
+    def call(self, made: Any, args: Sequence[tuple[int, int]]) -> None:
+        """Add the kernel that ``made`` describes."""
+        library, pad = self.library, self.library.scratchpad(made)
+        if library.nbytes(pad):
+            args = [*args, (_SCRATCHPAD, self.slot(pad))]
+        self.made.append(made)
+        self.names.append(library.implementation(made))
+        self.calls.append((library.primitive(made), tuple(args)))
+
+    def taken(self, slot: int, layout: Any) -> int:
+        """Return ``slot``, or a copy of it in ``layout`` if that is another."""
+        if self.library.same(self.layouts[slot], layout):
+            return slot
+        other = self.slot(layout)
+        made = self.library.reorder(self.layouts[slot], layout)
+        self.call(made, [(_FROM, slot), (_TO, other)])
+        return other
+
+    def given(self, slot: int, layout: Any) -> tuple[int, Callable[[], None]]:
+        """Return where a kernel may write ``layout``, and what to do after it."""
+        if self.library.same(self.layouts[slot], layout):
+            return slot, lambda: None
+        other = self.slot(layout)
+        made = self.library.reorder(layout, self.layouts[slot])
+        return other, lambda: self.call(made, [(_FROM, other), (_TO, slot)])
+
+    def program(self, threads: int) -> Program:
+        """Return what was put together."""
+        nbytes = self.nbytes + _ALIGNMENT if self.nbytes else 0
+        layouts = tuple(self.layouts)
+        return Program(self.library, tuple(self.calls), tuple(self.made), layouts,
+                       tuple(self.offsets), nbytes, threads, tuple(self.names))  # fmt: skip
+
+
+def _aligned(address: int) -> int:
+    return -(-address // _ALIGNMENT) * _ALIGNMENT

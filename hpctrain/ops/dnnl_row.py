@@ -1,0 +1,112 @@
+"""Columns of a row that has two kernels: oneDNN's where it fits, else the one for any array.
+
+Which one is a function of shapes, dtypes and attributes, so that eager execution and plans
+take the same, and of nothing that may change between planning and running.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend
+from hpctrain.autograd import Spec
+from hpctrain.ops.dnnl import fits, library
+from hpctrain.ops.dnnl_program import Builder, Program
+
+__all__ = ["TwoKernels"]
+
+Make = Callable[..., Builder]
+_BYTES = np.dtype(np.uint8)
+
+
+class TwoKernels:
+    """The columns ``kernel``, ``scratch`` and ``bind`` of a row.
+
+    Parameters
+    ----------
+    infer : callable
+        The row's shape rule.
+    make : callable ``(library, specs, outs, attrs) -> Builder``
+        Puts the program together; raises `NotImplementedError` where oneDNN has none.
+    kernel, scratch : callable
+        The reference, for any array module, dtype and strides.
+    """
+
+    def __init__(
+        self,
+        infer: Callable[..., Sequence[Spec]],
+        make: Make,
+        kernel: Callable[..., None],
+        scratch: Callable[..., Sequence[Spec]],
+    ) -> None:
+        self._infer, self._make = infer, make
+        self._kernel, self._scratch = kernel, scratch
+        self._programs = functools.lru_cache(maxsize=1024)(self._program)
+
+    def program(self, specs: Sequence[Spec], attrs: dict[str, Any]) -> Program | None:
+        """Return the program for arrays of such specs on the host, or None."""
+        found = library()
+        if found is None or not fits(specs):
+            return None
+        return self._programs(found.threads(), tuple(specs), tuple(attrs.items()))
+
+    def _program(self, threads: int, specs: tuple[Spec, ...], items: Any) -> Program | None:
+        found, attrs = library(), dict(items)
+        assert found is not None, "asked only where it is there"
+        outs = self._infer(specs, **attrs)
+        if not fits(outs):
+            return None
+        found.use_threads(threads)
+        try:
+            return self._make(found, specs, outs, attrs).program(threads)
+        except NotImplementedError:
+            return None
+
+    def scratch(self, specs: Sequence[Spec], **attrs: Any) -> Sequence[Spec]:
+        """Return what either needs; a plan for a GPU is made by the same call."""
+        program = self.program(specs, attrs)
+        if program is None:
+            return self._scratch(specs, **attrs)
+        mine = Spec((program.nbytes,), _BYTES)
+        return [mine, *self._scratch(specs, **attrs)] if _gpus() else [mine]
+
+    def kernel(self, xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any) -> None:
+        """Compute."""
+        program = self.program([Spec.of(a) for a in ins], attrs)
+        if program is None:
+            self._kernel(xp, ins, outs, scratch, **attrs)
+        elif xp is not np:
+            self._kernel(xp, ins, outs, scratch[1:], **attrs)
+        else:
+            plain = [a if _plain(a) else np.array(a, order="C") for a in ins]
+            program.ready([*plain, *outs], scratch[0])()
+
+    def bind(
+        self, xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any
+    ) -> Callable[[], None] | None:
+        """Return the program with its addresses filled in."""
+        program = self.program([Spec.of(a) for a in ins], attrs)
+        if program is None or xp is not np:
+            return None
+        plain = [a if _plain(a) else np.empty(a.shape, a.dtype) for a in ins]
+        run = program.ready([*plain, *outs], scratch[0])
+        copies = [(p, a) for p, a in zip(plain, ins, strict=True) if p is not a]
+        return functools.partial(_copied, copies, run) if copies else run
+
+
+def _copied(copies: Sequence[tuple[Any, Any]], run: Callable[[], None]) -> None:
+    for target, source in copies:
+        np.copyto(target, source)
+    run()
+
+
+def _plain(array: Any) -> bool:
+    """Return whether the address of ``array`` says where its elements are."""
+    return bool(array.flags.c_contiguous and array.flags.aligned)
+
+
+@functools.cache
+def _gpus() -> bool:
+    return backend.gpu_count() > 0
