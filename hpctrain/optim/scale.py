@@ -1,6 +1,8 @@
 """The factor on the loss that keeps small gradients from vanishing in halves."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hpctrain.errors import ConfigError
 
@@ -23,6 +25,8 @@ class LossScale:
     interval : int
     good : int
         Good steps since the last change.
+    skipped : int
+        Steps that were not good, in all.
 
     References
     ----------
@@ -33,6 +37,7 @@ class LossScale:
     dynamic: bool = False
     interval: int = 2000
     good: int = 0
+    skipped: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.value <= LARGEST or self.interval < 1:
@@ -43,6 +48,7 @@ class LossScale:
 
     def update(self, good: bool) -> None:
         """Take into account whether the gradient of a step was finite."""
+        self.skipped += not good
         if not self.dynamic:
             return
         self.good = self.good + 1 if good else 0
@@ -53,8 +59,10 @@ class LossScale:
 
     def plain(self) -> dict[str, float]:
         """Return what a checkpoint keeps."""
-        return {"value": self.value, "good": self.good}
+        return {"value": self.value, "good": self.good, "skipped": self.skipped}
 
-    def load(self, state: dict[str, float]) -> None:
-        """Go on from what `plain` returned."""
-        self.value, self.good = float(state["value"]), int(state["good"])
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `plain` returned; a constant scale stays what it is."""
+        self.skipped = int(state["skipped"])
+        if self.dynamic:
+            self.value, self.good = float(state["value"]), int(state["good"])

@@ -1,5 +1,6 @@
 """What the items of a step do: each verb of `hpctrain.parallel.recipe` is a method here."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,17 @@ from hpctrain.parallel.flat import Slice
 from hpctrain.parallel.meter import Meter
 from hpctrain.parallel.shards import Sums
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.work import BAD, RIDERS, STOP, Options, Work
+from hpctrain.parallel.work import (
+    BAD,
+    CORRECT,
+    COUNT,
+    LOSS,
+    RIDERS,
+    STOP,
+    Options,
+    StepResult,
+    Work,
+)
 
 __all__ = ["Actions", "Turn"]
 
@@ -57,6 +68,13 @@ class Actions:
         Where gradients of the parts of a step are added up.
     norms : Group or None
         For the norm of a gradient of which each rank has a part; used by nothing else.
+
+    Attributes
+    ----------
+    meter : Meter
+    scale : LossScale
+    results : dict of int to StepResult
+        Of steps whose result nobody has asked for yet.
     """
 
     def __init__(  # noqa: PLR0913 (the parts that meet here)
@@ -75,7 +93,7 @@ class Actions:
         self.exchange_of, self.sums = exchange, sums
         self.meter = Meter(len(flat.slices))
         self.scale = LossScale(options.loss_scale, dynamic=options.skip)
-        self.results: dict[int, np.ndarray] = {}
+        self.results: dict[int, StepResult] = {}
         self._sent = flat.grads if sums is None else sums.buffer
         # What the update reads: the sums themselves where these need no rounding.
         same = self._sent.dtype == flat.dtype
@@ -83,9 +101,12 @@ class Actions:
         factors = state.factors()
         self._runs = [flat.runs(piece, factors) for piece in flat.slices]
         self._norms = norms
-        self._squares = np.zeros(1)
+        # The ranks' shares, added up in their order: the same bits, whatever MPI does.
+        self._squares = np.zeros(norms.size if norms else 1)
+        self._place = norms.rank if norms else 0
         self._bad = self._skip = False
-        self._factor = 1.0 / options.loss_scale
+        self._flags: dict[int, bool] = {}  # by step: whether this rank's gradient was bad
+        self._before = options.loss_scale  # the scale of the step that is judged
         self._posted: dict[int, Any] = {}
 
     def piece(self, index: int) -> Slice:
@@ -109,10 +130,15 @@ class Actions:
         self.meter.timed(None, self.sums.add, self.piece(index), turn.first)
 
     def look(self, turn: Turn, index: int) -> None:
-        """Note whether a slice of this rank's gradient is not finite."""
+        """Note whether a slice of this rank's gradient is not finite, and then clear it.
+
+        For what compression owes of this slice would never be finite again.
+        """
         piece, riders = self.piece(index), len(self.state.flat.riders)
         start = piece.start if index else riders
-        self._bad = self._bad or not finite(self._sent[start : piece.stop])
+        if not finite(self._sent[start : piece.stop]):
+            self._sent[start : piece.stop] = 0
+            self._bad = True
 
     def ride(self, turn: Turn, _: int) -> None:
         """Write what travels with the gradient."""
@@ -121,7 +147,8 @@ class Actions:
 
     def flag(self, turn: Turn, _: int) -> None:
         """Let the word whether this rank's gradient is bad travel too."""
-        self._sent[BAD], self._bad = self._bad, False
+        self._sent[BAD] = self._flags[turn.number] = self._bad
+        self._bad = False
 
     def nothing(self, turn: Turn, _: int) -> None:
         """Take part in a batch of which this rank has no sample."""
@@ -149,23 +176,30 @@ class Actions:
 
     def judge(self, turn: Turn, _: int) -> None:
         """Decide whether the step counts; equal on all ranks, from what all have received."""
-        self._skip = bool(self._grads[BAD] > 0)
-        self._factor = 1.0 / self.scale.value
-        if self.options.skip:
-            self.scale.update(good=not self._skip)
+        finite_sum = math.isfinite(math.fsum(self._squares))
+        self._skip = bool(self._grads[BAD] > 0) or not finite_sum
+        self._before = self.scale.value
+        self.scale.update(good=not self._skip)
+        if self.scale.value != self._before:
+            self.exchange_of.rescale(self.scale.value / self._before)
 
     def measure(self, turn: Turn, _: int) -> None:
         """Find the sum of the squares of this rank's part of the gradient."""
         riders = len(self.state.flat.riders)
         spans = [self.exchange_of.own(piece) for piece in self.state.flat.slices]
-        self._squares[0] = sum(
+        self._squares[:] = 0
+        self._squares[self._place] = sum(
             sum_of_squares(self._grads[max(a, riders) : b]) for a, b in _joined(spans)
         )
 
     def share_norm(self, turn: Turn, _: int) -> Any:
-        """Start to sum the squares over the ranks."""
+        """Start to fetch the squares of all ranks."""
         assert self._norms is not None, "ranks with parts share their norms"
         return self._norms.iallreduce(self._squares)
+
+    def wait_for_norm(self, turn: Turn, index: int) -> None:
+        """Fetch the squares of all ranks, on this lane."""
+        self.meter.exposed(-1, self.share_norm(turn, index).wait, self.options.pause_s)
 
     def update(self, turn: Turn, index: int) -> None:
         """Update a slice of the parameters, or this rank's part of it."""
@@ -176,14 +210,34 @@ class Actions:
         """Start to fetch the parts of a slice that others have updated."""
         return self.meter.under_way(self.exchange_of.gather(self.piece(index)))
 
+    def post_gather(self, turn: Turn, index: int) -> None:
+        """Start to fetch a slice, to be finished on this lane."""
+        self._posted[index] = self.exchange_of.gather(self.piece(index))
+
+    def finish_gather(self, turn: Turn, index: int) -> None:
+        """Wait for the parts of a slice that others have updated."""
+        self.finish(turn, index)
+
     def keep(self, turn: Turn, _: int) -> None:
-        """Keep what came with the gradient until somebody asks for it."""
-        self.results[turn.number] = backend.to_host(self._grads[:RIDERS]).copy()
+        """Keep what came of the step until somebody asks for it."""
+        riders = backend.to_host(self._grads[:RIDERS])
+        self.results[turn.number] = StepResult(
+            turn.number,
+            float(riders[LOSS]),
+            float(riders[CORRECT]),
+            bool(riders[STOP] > 0),
+            round(float(riders[COUNT])),
+            round(float(riders[BAD])),
+            self._skip,
+            self._flags.pop(turn.number, False),
+            self._before,
+            self.scale.value,
+        )
 
     def _update(self, index: int, number: int) -> None:
-        flat, state, factor = self.state.flat, self.state, self._factor
+        flat, state, factor = self.state.flat, self.state, 1.0 / self._before
         if self.options.clip_norm:
-            factor = clip_scale(float(self._squares[0]), self.options.clip_norm, factor)
+            factor = clip_scale(math.fsum(self._squares), self.options.clip_norm, factor)
         lr = self.schedule.lr(number)
         first, end = self.exchange_of.own(self.piece(index))
         shift = state.shift(index)
@@ -196,7 +250,7 @@ class Actions:
                 self._grads[a:b],
                 {name: array[a - shift : b - shift] for name, array in state.optimizer.items()},
                 lr=lr * lr_mult,
-                step=number,
+                step=number - self.scale.skipped,
                 weight_decay=self.optimizer.weight_decay * wd_mult,
                 scale=factor,
             )

@@ -21,7 +21,7 @@ from hpctrain.engine import Engine, Variable
 from hpctrain.errors import ConfigError, EngineError
 from hpctrain.graph.cached import Statistics
 from hpctrain.graph.plan import Plan
-from hpctrain.optim import Optimizer, Schedule
+from hpctrain.optim import LossScale, Optimizer, Schedule
 from hpctrain.parallel.actions import Actions, Turn
 from hpctrain.parallel.bound import BoundStep, BoundSteps
 from hpctrain.parallel.exchange import Alone, Exchange, Shared, Summed
@@ -38,20 +38,10 @@ from hpctrain.parallel.recipe import (
     posted_early,
     rules,
 )
-from hpctrain.parallel.shards import cut_work
+from hpctrain.parallel.shards import parts_of_step
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way, plain
-from hpctrain.parallel.work import (
-    BAD,
-    CORRECT,
-    COUNT,
-    LAG,
-    LOSS,
-    STOP,
-    Options,
-    StepResult,
-    Work,
-)
+from hpctrain.parallel.work import LAG, Options, StepResult, Work
 
 __all__ = ["DataParallel"]
 
@@ -109,7 +99,8 @@ class DataParallel:
         shared = self.options.sharded and group.size > 1
         if shared:
             state.shard(self._exchange.own)
-        norms = group.dup() if shared and self.options.clip_norm else None
+        measured = self.options.clip_norm or self.options.skip
+        norms = group.dup() if shared and measured else None
         self._actions = Actions(
             state, optimizer, schedule, self.options, self._exchange, self.way.sums, norms
         )
@@ -124,6 +115,11 @@ class DataParallel:
     def meter(self) -> Meter:
         """What the compute lane did, and waited for."""
         return self._actions.meter
+
+    @property
+    def scale(self) -> LossScale:
+        """The factor on the loss; changes with each step if it is dynamic."""
+        return self._actions.scale
 
     @property
     def transport(self) -> Transport | None:
@@ -207,21 +203,24 @@ class DataParallel:
         Parameters
         ----------
         *parts : Work
-            What this rank computes: its share of one batch, or of several whose gradients are
-            added up (then ``Options.accumulate`` must be more than 1). Their counts, rows and
-            global count are those of all batches of the step together.
+            What this rank computes: its share of one batch, or of up to ``Options.accumulate``
+            batches that make one step, as if they were one batch of all their samples.
         """
         if not self._order:
             raise EngineError(
                 "step: the order of the exchange is not known; call prepare on all ranks before"
+            )
+        if len(parts) > max(1, self.options.accumulate):
+            raise ConfigError(
+                f"step: got {len(parts)} batches, needed at most {self.options.accumulate}; "
+                "set Options.accumulate"
             )
         number = self.step_number
         self.step_number += 1
         self._steps += 1
         if self._planned and self._steps in REPLAN_AT and self.way.link is not None:
             self.reorder(self.forecast(self.way.link).order)
-        shard = self.options.shard
-        cut = [piece for work in parts if work.count for piece in cut_work(work, shard)]
+        cut = parts_of_step(parts, self.options.shard)
         pushed = self._gradient(cut, number) if cut else self._nothing(parts[0], number)
         last = Turn(number, parts[-1])
         pushed += [(item, last) for item in self._after]
@@ -234,15 +233,7 @@ class DataParallel:
     def result(self, number: int) -> StepResult:
         """Wait for a step and return its sums; only the last `LAG` + 1 steps are kept."""
         self.engine.wait(self._ready[number % (LAG + 1)])
-        riders = self._actions.results.pop(number)
-        return StepResult(
-            number,
-            float(riders[LOSS]),
-            float(riders[CORRECT]),
-            bool(riders[STOP] > 0),
-            round(float(riders[COUNT])),
-            round(float(riders[BAD])),
-        )
+        return self._actions.results.pop(number)
 
     def _gradient(self, parts: Sequence[Work], number: int) -> list[tuple[Item, Turn]]:
         rules, found = self.rules, []

@@ -28,6 +28,9 @@ class Exchange(Protocol):
     def gather(self, piece: Slice) -> Pending | None:
         """Start to fetch what others have updated of ``piece``."""
 
+    def rescale(self, factor: float) -> None:
+        """Note that gradients will be ``factor`` times as large; with nothing under way."""
+
 
 class Alone:
     """One rank: there is nothing to exchange."""
@@ -43,6 +46,9 @@ class Alone:
     def gather(self, piece: Slice) -> Pending | None:
         """Do nothing."""
         return None
+
+    def rescale(self, factor: float) -> None:
+        """Do nothing."""
 
 
 class Summed:
@@ -76,6 +82,12 @@ class Summed:
     def gather(self, piece: Slice) -> Pending | None:
         """Do nothing: every rank has all."""
         return None
+
+    def rescale(self, factor: float) -> None:
+        """Scale what compression owes, which is in units of the gradient."""
+        owed = self.transport.state()
+        if owed:
+            self.transport.load({name: factor * array for name, array in owed.items()})
 
 
 class Shared(Summed):

@@ -75,7 +75,8 @@ class Rules:
     shared_norm : bool
         Each rank has a part of the gradient, so that the norm is summed over the ranks.
     checked : bool
-        The update waits for word that all gradients of all ranks are finite.
+        The update, and the next step, wait for word that all gradients of all ranks are
+        finite, and so is their sum, which its norm tells.
     """
 
     order: tuple[int, ...]
@@ -86,6 +87,11 @@ class Rules:
     clipped: bool = False
     shared_norm: bool = False
     checked: bool = False
+
+    @property
+    def measured(self) -> bool:
+        """Whether the norm of the gradient is needed."""
+        return self.clipped or self.checked
 
 
 def rules(
@@ -110,7 +116,7 @@ def rules(
         summed=summed,
         settled=settled,
         clipped=clipped,
-        shared_norm=shared and clipped,
+        shared_norm=shared and (clipped or options.skip),
         checked=options.skip,
     )
 
@@ -149,7 +155,7 @@ def gradient_items(segments: Sequence[Segment], rules: Rules, last: bool) -> tup
 def nothing_items(rules: Rules) -> tuple[Item, ...]:
     """Return the items of a rank that has no sample of the batch."""
     every = tuple(gradients(index) for index in sorted(rules.order))
-    return (Item("nothing", 0, (), (ARENA, *every)),)
+    return (Item("nothing", 0, (VERDICT,) if rules.checked else (), (ARENA, *every)),)
 
 
 def exchange_items(rules: Rules) -> tuple[Item, ...]:
@@ -159,15 +165,11 @@ def exchange_items(rules: Rules) -> tuple[Item, ...]:
         items += [Item("finish", i, (), (gradients(i),)) for i in rules.order]
     if rules.settled:
         items += [Item("settle", i, (), (gradients(i),)) for i in rules.order]
+    items += _measured(rules)
     if rules.checked:
-        items.append(Item("judge", 0, (gradients(0),), (VERDICT,)))
-    if rules.clipped:
-        every = tuple(gradients(index) for index in rules.order)
-        items.append(Item("measure", 0, every, (NORM,)))
-        if rules.shared_norm:
-            items.append(Item("share_norm", 0, (), (NORM,), "comm", True))
+        items.append(Item("judge", 0, (gradients(0), NORM), (VERDICT,)))
     items += [_update(index, rules) for index in rules.order]
-    items += [Item("gather", i, (), (parameters(i),), "comm", True) for i in rules.gathered]
+    items += _gathered(rules)
     items.append(Item("keep", 0, (gradients(0), *((VERDICT,) if rules.checked else ()))))
     return tuple(items)
 
@@ -204,7 +206,7 @@ def _finished(final: Sequence[int], rules: Rules, last: bool) -> Iterator[Item]:
         if rules.summed:
             yield Item("add", index, (), (gradients(index),))
         if last and rules.checked:
-            yield Item("look", index, (gradients(index),), (FLAG,))
+            yield Item("look", index, (), (FLAG, gradients(index)))
 
 
 def _exchange(index: int, rules: Rules) -> Item:
@@ -213,9 +215,32 @@ def _exchange(index: int, rules: Rules) -> Item:
     return Item("post", index, (), (gradients(index),))
 
 
+def _measured(rules: Rules) -> Iterator[Item]:
+    """Yield what finds the norm of the gradient."""
+    if rules.measured:
+        yield Item("measure", 0, tuple(gradients(index) for index in rules.order), (NORM,))
+    if rules.measured and rules.shared_norm:
+        if rules.overlap:
+            yield Item("share_norm", 0, (), (NORM,), "comm", True)
+        else:
+            yield Item("wait_for_norm", 0, (), (NORM,))
+
+
+def _gathered(rules: Rules) -> Iterator[Item]:
+    """Yield what brings updated parts to all ranks; in the thread of the exchange."""
+    for index in rules.gathered:
+        if rules.overlap:
+            yield Item("gather", index, (), (parameters(index),), "comm", True)
+        else:
+            yield Item("post_gather", index, (), (parameters(index),))
+    if not rules.overlap:
+        for index in rules.gathered:
+            yield Item("finish_gather", index, (), (parameters(index),))
+
+
 def _update(index: int, rules: Rules) -> Item:
     reads = [gradients(index)]
-    reads += [NORM] if rules.clipped else []
+    reads += [NORM] if rules.measured else []
     reads += [VERDICT] if rules.checked else []
     # What others wait for goes before the next segments; all else in push order.
     urgent = 1 if rules.gathered else 0

@@ -7,6 +7,8 @@ the precision and rounded at the end: sums of a few dozen numbers in float32 are
 unless the numbers differ by a factor of more than about 2**20, and the order cannot matter.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,36 @@ from hpctrain.errors import ConfigError
 from hpctrain.parallel.flat import FlatParameters, Slice
 from hpctrain.parallel.work import Work
 
-__all__ = ["Sums", "cut_work"]
+__all__ = ["Sums", "cut_work", "parts_of_step"]
+
+
+def parts_of_step(batches: Sequence[Work], shard: int) -> list[Work]:
+    """Return what this rank computes for one step on all ``batches``, one part after the other.
+
+    Parameters
+    ----------
+    batches : sequence of Work
+        Each with the counts and rows of its own global batch.
+    shard : int
+        As for `cut_work`.
+
+    Returns
+    -------
+    list of Work
+        Without those of no sample. Counts and rows are those of one batch of all samples, in
+        the order of the batches: so gradients have the right weights, and random draws are
+        those of that one batch.
+    """
+    total = sum(work.global_count for work in batches)
+    found, before = [], 0
+    for work in batches:
+        if work.count:
+            found += [
+                replace(piece, global_count=total, row=before + piece.row)
+                for piece in cut_work(work, shard)
+            ]
+        before += work.global_count
+    return found
 
 
 def cut_work(work: Work, shard: int) -> list[Work]:

@@ -1,6 +1,6 @@
 """All that training changes: parameters, state of the layers, state of the optimizer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +17,7 @@ __all__ = ["ModelState"]
 
 
 class ModelState:
-    """The state of one replica.
+    """The state of one replica, or, of the optimizer, this rank's part of it.
 
     Parameters
     ----------
@@ -83,6 +83,11 @@ class ModelState:
         start, _, place = self.parts[index]
         return start - place
 
+    @property
+    def sharded(self) -> bool:
+        """Whether this rank has a part of the optimizer's state only."""
+        return bool(self.parts)
+
     def factors(self) -> list[tuple[float, float]]:
         """Return (lr_mult, wd_mult) of each trained parameter."""
         return [(p.lr_mult, p.wd_mult) for p in self._parameters]
@@ -94,12 +99,58 @@ class ModelState:
         }
         return {**found, **{f"state {n}": str(t.spec) for n, t in self.fixed.items()}}
 
-    def broadcast(self, group: Group) -> None:
-        """Give every rank of ``group`` the state of its rank 0."""
-        for array in (self.flat.weights, *self.optimizer.values()):
+    def broadcast(self, group: Group, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        """Give every rank of ``group`` the state of its rank 0.
+
+        Parameters
+        ----------
+        group : Group
+        arrays : mapping of str to ndarray, optional
+            What rank 0 has loaded; other ranks may pass any mapping. Where each rank has a part
+            of the optimizer's state, rank 0 sends it from these; without, that state stays.
+        """
+        shared = () if self.sharded else self.optimizer.values()
+        for array in (self.flat.weights, *shared):
             group.bcast(array, 0)
         for tensor in self.fixed.values():
             group.bcast(tensor.value, 0)
+        if self.sharded and arrays is not None:
+            self._scatter(group, arrays)
+
+    def _scatter(self, group: Group, arrays: Mapping[str, np.ndarray]) -> None:
+        """Send every rank its part of the optimizer's state in ``arrays`` of rank 0."""
+        parts = group.gather_obj(self.parts)
+        for name, mine in self.optimizer.items():
+            if parts is None:
+                group.recv(mine, 0)
+                continue
+            whole = self._laid_out(f"optimizer/{name}", arrays)
+            for rank in range(1, group.size):
+                group.send(_cut(whole, parts[rank]), rank)
+
+    def _gather(self, group: Group) -> dict[str, np.ndarray]:
+        """Return the optimizer's state of all ranks on rank 0, in whole buffers."""
+        parts, found = group.gather_obj(self.parts), {}
+        for name, mine in self.optimizer.items():
+            if parts is None:
+                group.send(mine, 0)
+                continue
+            found[name] = np.zeros(self.flat.total, self.flat.dtype)
+            for rank, spans in enumerate(parts):
+                part = backend.to_host(mine)
+                if rank:
+                    part = np.empty(sum(b - a for a, b, _ in spans), self.flat.dtype)
+                    group.recv(part, rank)
+                for start, stop, place in spans:
+                    found[name][start:stop] = part[place : place + stop - start]
+        return found
+
+    def _laid_out(self, prefix: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return named arrays in one buffer, as the parameters lie, on the host."""
+        buffer = np.zeros(self.flat.total, self.flat.dtype)
+        for place, name in enumerate(self.names):
+            self.flat.view(buffer, place)[...] = arrays[f"{prefix}/{name}"]
+        return buffer
 
     def average_layers(self, group: Group) -> dict[str, Any]:
         """Replace floating layer state, such as running statistics, by its mean over ranks.
@@ -126,9 +177,16 @@ class ModelState:
         return digest([backend.to_host(self.flat.weights)])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return everything by name, on the host: what a checkpoint holds. Views on a CPU."""
+        """Return everything by name, on the host: what a checkpoint holds. Views on a CPU.
+
+        Where this rank has a part of the optimizer's state only, that is left out: `gathered`
+        has it.
+        """
+        return self._named({} if self.sharded else self.optimizer)
+
+    def _named(self, optimizer: Mapping[str, Any]) -> dict[str, np.ndarray]:
         found = self._under("parameters", self.flat.weights)
-        for name, buffer in self.optimizer.items():
+        for name, buffer in optimizer.items():
             found.update(self._under(f"optimizer/{name}", buffer))
         for name, tensor in self.fixed.items():
             found[f"layers/{name}"] = backend.to_host(tensor.value)
@@ -146,9 +204,11 @@ class ModelState:
         """Return `arrays`, with the layer state as its mean over the ranks; collective.
 
         Each rank's own layer state is added under ``ranks/``, stacked by rank, so that a run
-        on as many ranks goes on with the same bits.
+        on as many ranks goes on with the same bits. The optimizer's state, if each rank has a
+        part of it, is put together on rank 0, by one message from each rank, and is not in what
+        the others get.
         """
-        found = self.arrays()
+        found = self._named(self._gather(group)) if self.sharded else self.arrays()
         for name, tensor in self.moving().items():
             mine = np.ascontiguousarray(backend.to_host(tensor.value))
             every = np.empty((group.size, *mine.shape), mine.dtype)
@@ -162,36 +222,44 @@ class ModelState:
         return {f"{prefix}/{n}": a for n, a in self.flat.named(self.names, buffer).items()}
 
     def load(self, arrays: Mapping[str, np.ndarray], optimizer: bool = True) -> None:
-        """Take the state from ``arrays``, as `arrays` gave it.
+        """Take the state from ``arrays``, as `arrays` or `gathered` gave it.
+
+        Of the optimizer's state this rank's part, if it has no more.
 
         Raises
         ------
         CheckpointError
             If a name is missing or too many, or a shape or dtype differs; nothing is changed.
         """
-        mine = self.arrays()
+        mine = self._kinds(optimizer)
         if not optimizer:
-            mine = {n: a for n, a in mine.items() if not n.startswith("optimizer/")}
             arrays = {n: a for n, a in arrays.items() if not n.startswith("optimizer/")}
         odd = sorted(mine.keys() ^ arrays.keys())
         if odd:
             side = "the model" if odd[0] in mine else "the checkpoint"
             raise CheckpointError(f"checkpoint: {odd[0]} is only in {side}; use the same model")
-        for name, array in mine.items():
-            if array.shape != arrays[name].shape or array.dtype != arrays[name].dtype:
+        for name, (shape, dtype) in mine.items():
+            if shape != arrays[name].shape or dtype != arrays[name].dtype:
                 raise CheckpointError(
                     f"checkpoint: {name} is {arrays[name].dtype}{list(arrays[name].shape)}, "
-                    f"the model needs {array.dtype}{list(array.shape)}; use the same model"
+                    f"the model needs {dtype}{list(shape)}; use the same model"
                 )
         self._copy(arrays, optimizer)
 
+    def _kinds(self, optimizer: bool) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Return the shapes and dtypes that a checkpoint has."""
+        buffers = dict.fromkeys(self.optimizer if optimizer else (), self.flat.weights)
+        return {n: (a.shape, a.dtype) for n, a in self._named(buffers).items()}
+
     def _copy(self, arrays: Mapping[str, np.ndarray], optimizer: bool) -> None:
-        buffers = {"parameters": self.flat.weights}
-        if optimizer:
-            buffers.update({f"optimizer/{n}": a for n, a in self.optimizer.items()})
-        for prefix, buffer in buffers.items():
-            for place, name in enumerate(self.names):
-                source = backend.to_device(arrays[f"{prefix}/{name}"], self.device)
-                self.flat.view(buffer, place)[...] = source
+        self.flat.weights[...] = self.on_device(self._laid_out("parameters", arrays))
+        for name, buffer in self.optimizer.items() if optimizer else ():
+            whole = self._laid_out(f"optimizer/{name}", arrays)
+            buffer[...] = self.on_device(_cut(whole, self.parts) if self.sharded else whole)
         for name, tensor in self.fixed.items():
             tensor.value[...] = backend.to_device(arrays[f"layers/{name}"], self.device)
+
+
+def _cut(whole: np.ndarray, parts: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """Return the parts of a buffer that one rank has, one behind the other."""
+    return np.concatenate([whole[start:stop] for start, stop, _ in parts])

@@ -37,12 +37,15 @@ class Options:
     sharded : bool
         Each rank updates its part of every slice only, and keeps the optimizer's state of that.
     skip : bool
-        Leave out the update on all ranks if a gradient is not finite on any.
+        Leave out the update on all ranks if a gradient is not finite on any, or their sum is
+        not. Layer state that the forward pass has moved, such as running statistics, stays
+        moved. Costs one look at the gradient before, and one after the exchange.
     loss_scale : float
         Factor on the loss, taken back from the gradient; with ``skip`` it follows what the
         gradients can bear. See `hpctrain.optim.scale`.
     accumulate : int
-        Batches whose gradients make one step, for who needs to know; a step takes any number.
+        Most batches whose gradients make one step. If it is more than 1, the gradient is there
+        twice: that of a batch, and the sum.
     memory : Memory
         What a step may keep for its backward part.
     fuse : bool
@@ -97,7 +100,13 @@ class StepResult:
     Attributes
     ----------
     bad : int
-        How many ranks had a gradient that is not finite; then the step was skipped.
+        How many ranks had a gradient that is not finite.
+    skipped : bool
+        Whether the update was left out; also where no rank is bad, but the sum overflows.
+    mine : bool
+        Whether this rank's own gradient was bad: the only number that differs over the ranks.
+    scale, next_scale : float
+        The loss scale of this step and of the next.
     """
 
     step: int
@@ -106,6 +115,10 @@ class StepResult:
     stop: bool
     count: int
     bad: int = 0
+    skipped: bool = False
+    mine: bool = False
+    scale: float = 1.0
+    next_scale: float = 1.0
 
     @property
     def loss(self) -> float:
