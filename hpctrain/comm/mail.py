@@ -10,6 +10,10 @@ from mpi4py import MPI
 
 __all__ = ["Mail"]
 
+PROBES = 200
+"""How often to look at once: each look takes in about one message, and before ours may lie
+those of a stalled training, which no other thread takes in."""
+
 
 class Mail:
     """JSON messages, sent and looked for without blocking; collective to make and to close.
@@ -34,15 +38,16 @@ class Mail:
     def send(self, rank: int, value: Any) -> None:
         """Send ``value`` to ``rank``, whenever that looks."""
         data = np.frombuffer(json.dumps(value).encode(), np.uint8)
-        # The data must live as long as the request.
-        self._under_way.append((self._comm.Isend(data, rank), data))
+        # Synchronous, for `close`; and the data must live as long as the request.
+        self._under_way.append((self._comm.Issend(data, rank), data))
 
     def received(self) -> Iterator[tuple[int, Any]]:
         """Yield sender and value of each message that is there."""
-        if self._under_way:
-            self._under_way = [row for row in self._under_way if not row[0].Test()]
+        self._under_way = [row for row in self._under_way if not row[0].Test()]
         status = self._status
-        while self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+        for _ in range(PROBES):
+            if not self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+                continue
             source = status.Get_source()
             data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self._comm.Recv(data, source)
@@ -56,5 +61,20 @@ class Mail:
             pause_s = min(2 * pause_s, 0.02)
 
     def close(self) -> None:
-        """Free the communicator; there must be no message left."""
+        """Drop the messages that nobody has taken, and free the communicator; waits for all.
+
+        References
+        ----------
+        Hoefler, Siebert and Lumsdaine, "Scalable communication protocols for dynamic sparse
+        data exchange", PPoPP 2010: a barrier that each rank enters when its sends are matched.
+        """
+        while self._under_way:
+            self._drop()
+        request = self._comm.Ibarrier()
+        while not request.Test():
+            self._drop()
         self._comm.Free()
+
+    def _drop(self) -> None:
+        if not sum(1 for _ in self.received()):
+            time.sleep(1e-3)

@@ -118,20 +118,21 @@ class Log:
         """Note that it is complete here; one that is not open is left alone."""
         self._open.pop(key, None)
 
-    def oldest(self, since: float = 0.0) -> Wait | None:
+    def oldest(self, since: float = 0.0, now: float | None = None) -> Wait | None:
         """Return the open exchange that was started first.
 
         Parameters
         ----------
-        since : float
-            Waiting before this moment of ``time.monotonic`` does not count.
+        since, now : float, s
+            Waiting before and after these moments of ``time.monotonic`` does not count.
         """
         rows = self._open.copy().values()
         if not rows:
             return None
         number, name, times, start = min(rows)
         text = f"step {self.first_step + times}, {name}"
-        return Wait(GRADIENT, number, text, monotonic() - max(start, since))
+        end = monotonic() if now is None else now
+        return Wait(GRADIENT, number, text, end - max(start, since))
 
 
 def collective(frame: FrameType | None) -> str:

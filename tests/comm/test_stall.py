@@ -4,6 +4,7 @@ import re
 import signal
 import socket
 import textwrap
+import time
 
 import psutil
 import pytest
@@ -80,6 +81,24 @@ def test_a_rank_that_hangs_is_named_with_what_it_does_and_then_all_end(training)
         )
     assert "all ranks end" not in first
     assert second.endswith("  all ranks end, because exchange.abort_s is 3\n")
+
+
+@serial
+@slow
+def test_a_rank_answers_behind_the_messages_that_it_has_not_taken_in(training):
+    ended = training(
+        2,
+        """
+        if world.rank == 0:
+            sent = [world.group.isend(np.ones(4), 1) for _ in range(150)]
+            watch.posted(0, "slice 1 of 1")
+        hang()
+        """,
+    ).end()
+
+    assert ended.code == 124
+    assert ended.err.count("not started on rank 1") == 2
+    assert "no answer" not in ended.err
 
 
 @serial
@@ -213,11 +232,41 @@ def test_an_exception_passes_through_the_watch_and_ends_all(training):
     assert "stalled" not in ended.err
 
 
-def test_watches_come_and_go(monkeypatch):
+@pytest.fixture
+def unwatched(monkeypatch):
+    """Start worlds in this process without a thread that outlives the test."""
     monkeypatch.setattr(worlds, "die_with_launcher", lambda: None)
+
+
+def test_watches_come_and_go(unwatched):
     with start() as world:
         for _ in range(3):
             with Watch(world, stall_s=0.2) as watch:
                 watch.posted(0, "slice 1")
                 watch.completed(0)
             assert not watch._thread.is_alive()
+
+
+def looks(watch, moments):
+    """Let ``watch`` look at these moments after an exchange has been started."""
+    watch.posted(0, "slice 1 of 1")
+    watch._looked = started = time.monotonic()
+    for moment in moments:
+        watch._look(started + moment)
+
+
+@serial
+def test_an_exchange_that_stays_open_is_told_once(unwatched, capfd):
+    with start() as world, Watch(world, 2, 0) as watch:
+        looks(watch, range(10))
+        assert capfd.readouterr().err.count("stalled for ") == 1
+        watch.completed(0)
+        looks(watch, range(10))
+        assert capfd.readouterr().err.count("stalled for 2 s: step 2, slice 1 of 1") == 1
+
+
+@serial
+def test_time_in_which_the_process_was_stopped_is_no_stall(unwatched, capfd):
+    with start() as world, Watch(world, 2, 4) as watch:
+        looks(watch, [1, 1000, 1001])
+        assert capfd.readouterr().err == ""
