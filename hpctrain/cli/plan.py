@@ -1,10 +1,22 @@
-"""``plan``: a pipeline schedule as a staircase, with its bubble and what it keeps."""
+"""``plan``: a pipeline schedule as a staircase, with its bubble and what it keeps.
+
+With a model, also where that is cut, and estimated times of its stages instead of given ones.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import tyro
+
+from hpctrain.autograd import pause
 from hpctrain.cli.arguments import call
+from hpctrain.cli.subject import Subject, divide, of_words
 from hpctrain.errors import ConfigError
+from hpctrain.graph.capture import capture
+from hpctrain.graph.ir import Graph
+from hpctrain.parallel.cut_graph import cut_graph, network_of
+from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline_order import buffers_needed, verify
 from hpctrain.parallel.pipeline_schedule import PipelineSchedule, schedule
 from hpctrain.parallel.pipeline_times import (
@@ -15,6 +27,7 @@ from hpctrain.parallel.pipeline_times import (
     peak_formula,
     simulate,
 )
+from hpctrain.parallel.stages import describe
 from hpctrain.parallel.staircase import draw
 
 __all__ = ["run"]
@@ -28,6 +41,8 @@ class Wanted:
     number is that of the micro-batch.
     """
 
+    model: tyro.conf.Positional[tuple[str, ...]] = ()
+    """to cut: a workload, or a configuration file with its settings as flags; or nothing"""
     schedule: str = "1f1b"
     """gpipe, 1f1b, interleaved or zero_bubble"""
     stages: int = 4
@@ -48,13 +63,29 @@ class Wanted:
     """seconds from then until it has arrived"""
     fit: bool = False
     """let zero_bubble put off each W as far as is best for these times"""
+    balance: str = "time"
+    """what a model is cut by: time, memory or params; groups of the model come first"""
+    batch: int = 0
+    """samples of the model's batch, all micro-batches together"""
+    small: bool = False
+    """the workload in sizes for a quick look"""
 
 
 def run(argv: Sequence[str]) -> int:
     """Print a schedule; no MPI."""
-    wanted = call({"run": Wanted}, ["run", *argv], "plan")
+    words, settings = divide(argv)
+    wanted = call({"run": Wanted}, ["run", *words], "plan")
     made = schedule(wanted.schedule, wanted.stages, wanted.micro_batches, wanted.chunks)
-    times = _times(wanted)
+    if wanted.model and wanted.times:
+        raise ConfigError("plan: got a model and --times, needed one of them")
+    forward = _cut(wanted, [*wanted.model, *settings]) if wanted.model else _forward(wanted)
+    times = Times(
+        forward,
+        tuple(f * wanted.backward for f in forward),
+        tuple(f * wanted.weight for f in forward),
+        wanted.message,
+        wanted.latency,
+    )
     if wanted.fit:
         made = _fitted(wanted, times)
     timeline = simulate(verify(made), times)
@@ -70,31 +101,50 @@ def _fitted(wanted: Wanted, times: Times) -> PipelineSchedule:
     return fastest_zero_bubble(wanted.stages, wanted.micro_batches, times)
 
 
-def _times(wanted: Wanted) -> Times:
+def _forward(wanted: Wanted) -> tuple[float, ...]:
     """Return the times of each stage; those of a rank are spread evenly over its stages."""
-    every, count = wanted.stages * wanted.chunks, len(wanted.times.split(","))
     try:
-        forward = tuple(map(float, wanted.times.split(","))) if wanted.times else ()
+        given = tuple(map(float, wanted.times.split(","))) if wanted.times else ()
     except ValueError:
         raise ConfigError(
             f"plan: got --times {wanted.times!r}, needed numbers with commas between them"
         ) from None
-    if not forward:
-        forward = (1.0,) * wanted.stages
-    elif count not in (wanted.stages, every):
+    ranks, every = wanted.stages, wanted.stages * wanted.chunks
+    forward = given or (1.0,) * ranks
+    if len(forward) not in (ranks, every):
         raise ConfigError(
-            f"plan: got {count} --times, needed {wanted.stages}, one for each rank"
-            + (f", or {every}, one for each stage" if every > wanted.stages else "")
+            f"plan: got {len(forward)} --times, needed {ranks}, one for each rank"
+            + (f", or {every}, one for each stage" if every > ranks else "")
         )
-    if len(forward) < every:
-        forward = tuple(f / wanted.chunks for f in forward) * wanted.chunks
-    return Times(
-        forward,
-        tuple(f * wanted.backward for f in forward),
-        tuple(f * wanted.weight for f in forward),
-        wanted.message,
-        wanted.latency,
-    )
+    if len(forward) == every:
+        return forward
+    return tuple(f / wanted.chunks for f in forward) * wanted.chunks
+
+
+def _cut(wanted: Wanted, words: Sequence[str]) -> tuple[float, ...]:
+    """Cut a model, print the stages, and return their estimated times."""
+    size = wanted.stages, wanted.micro_batches, wanted.chunks
+    subject = of_words(words, wanted.batch, wanted.small, 1)
+    graph = _forward_graph(subject, -(-subject.batch // wanted.micro_batches))
+    peaks = [peak_formula(wanted.schedule, rank, *size) for rank in range(wanted.stages)]
+    kept = [-(-peak // wanted.chunks) for peak in peaks] * wanted.chunks
+    ordered, cut = cut_graph(graph, wanted.stages * wanted.chunks, wanted.balance, kept=kept)
+    print(f"{subject.name}: forward part for one micro-batch, estimated\n")
+    print(f"{describe(network_of(ordered), cut, ordered.names)}\n")
+    return tuple(stage.time_s for stage in cut.stages)
+
+
+def _forward_graph(subject: Subject, samples: int) -> Graph:
+    """Capture model and loss as in training, for so many samples; leaves have their names."""
+    inputs, targets = (of_samples(s, samples, subject.batch_axis) for s in subject.specs)
+    leaves, count = subject.leaves(), len(inputs)
+
+    def function(*tensors: Any) -> tuple[Any, ...]:
+        return subject.objective(tensors[:count], tensors[count:])[:2]
+
+    with pause():
+        graph = capture(function, [*inputs, *targets], list(leaves.values()), training=True)
+    return replace(graph, names=dict(zip(graph.leaves, leaves, strict=True)))
 
 
 def _title(wanted: Wanted) -> str:

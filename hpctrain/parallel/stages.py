@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 from hpctrain.errors import ConfigError
 
@@ -155,8 +156,10 @@ def cut_at(network: Network, bounds: Sequence[int]) -> Cut:
     return Cut(tuple(found), shared)
 
 
-def describe(network: Network, cut: Cut) -> str:
-    """Return a cut as a table, one stage a line, and the shared parameters."""
+def describe(
+    network: Network, cut: Cut, labels: Mapping[Any, str] = MappingProxyType({})
+) -> str:
+    """Return a cut as a table, one stage a line, and the shared parameters by their labels."""
     lines = [
         f"{'stage':<6} {'layers':<34} {'time, ms':>10} {'kept, bytes':>14} "
         f"{'parameters':>14} {'sends, bytes':>14}"
@@ -170,5 +173,6 @@ def describe(network: Network, cut: Cut) -> str:
             f"{stage.parameter_bytes:>14,} {sent:>14,}"
         )
     for parameter, stages in cut.shared.items():
-        lines.append(f"shared: {parameter} by stages {', '.join(map(str, stages))}")
+        label = labels.get(parameter, parameter)
+        lines.append(f"shared: {label} by stages {', '.join(map(str, stages))}")
     return "\n".join(lines)

@@ -3,6 +3,8 @@
 import pytest
 
 from hpctrain.cli.main import main
+from hpctrain.cli.subject import of_model
+from hpctrain.cli.summary import layers
 
 pytestmark = pytest.mark.serial
 
@@ -72,9 +74,43 @@ def test_plan_fits_zero_bubble_to_the_times(capsys):
     assert "peak activations  2 1; formula 2 2" in printed(capsys, *words, "--fit")
 
 
+def test_plan_cuts_a_model_and_draws_its_estimated_times(capsys):
+    words = ["mlp", "--small", "--stages", "2", "--micro-batches", "3", "--balance", "params"]
+
+    lines = printed(capsys, *words, "--schedule", "gpipe").splitlines()
+
+    assert lines[0] == "mlp: forward part for one micro-batch, estimated"
+    rows = [line.split() for line in lines[3:5]]
+    assert [row[0] for row in rows] == ["0", "1"]
+    parameters = [int(row[-2].replace(",", "")) for row in rows]
+    assert sum(parameters) == sum(
+        4 * layer.parameters for layer in layers(of_model("mlp", small=True))
+    )
+    assert lines[6] == "gpipe: 2 ranks, 3 micro-batches"
+    assert lines[7].startswith("rank 0 |F0")
+
+
+def test_plan_cuts_the_model_of_a_configuration_into_chunks(capsys, data, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'[model]\nname = "mlp"\nargs = {{inputs = 64, hidden = [8, 8], classes = 4}}\n'
+        f'[data]\ntrain = "{data}/train"\ntest = "{data}/test"\nbatch = 30\n'
+    )
+    words = ["--schedule", "interleaved", "--stages", "2", "--chunks", "2"]
+
+    text = printed(capsys, str(path), *words, "--data.batch", "60", "--micro-batches", "2")
+
+    assert [line.split()[0] for line in text.splitlines()[3:7]] == ["0", "1", "2", "3"]
+    sent = int(text.splitlines()[3].split()[-1].replace(",", ""))
+    assert sent % (4 * 30) == 0  # float32, half of the batch
+    assert text.count("\nrank ") == 2
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["mlp", "--times", "1,1,1,1"], "got a model and --times, needed one of them"),
+        (["mlp", "--small", "--stages", "99"], "layers for 99 stages, needed at least 1 layer"),
         (["--schedule", "dual"], "got 'dual', needed one of gpipe, 1f1b, interleaved"),
         (
             ["--stages", "0"],
