@@ -15,6 +15,7 @@ from hpctrain.parallel.bound import DRAWS
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.program import Objective, count_correct
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.ways import connect
 from hpctrain.parallel.work import LAG, Options, Work
 
 SCHEDULE = Constant(base_lr=0.05)
@@ -97,8 +98,16 @@ def batches(shapes, seed=11):
     return [(rng.normal(size=s), rng.integers(0, 5, s[0])) for s in shapes]
 
 
-def serial(model, optimizer, data, clip_norm=0.0):
-    """Train eagerly on whole batches; return the sums of losses and right answers."""
+def joined(batches):
+    """Return the samples of several batches as one batch."""
+    return tuple(map(np.concatenate, zip(*batches, strict=True)))
+
+
+def serial(model, optimizer, data, clip_norm=0.0, skipped=()):
+    """Train eagerly on whole batches; return the sums of losses and right answers.
+
+    The steps in ``skipped`` change no parameter.
+    """
     trained = {n: p for n, p in model.parameters.items() if p.grad_req != "null"}
     states = {n: optimizer.make_state(p.data().size, np.float64) for n, p in trained.items()}
     results = []
@@ -114,6 +123,8 @@ def serial(model, optimizer, data, clip_norm=0.0):
         right = int((outputs.asnumpy().argmax(-1) == y).sum())
         results.append((float(losses.asnumpy().sum()), right, len(x)))
         grads = {n: p.grad().asnumpy() for n, p in trained.items()}
+        if step in skipped:
+            continue
         norm = sum(float((g**2).sum()) for g in grads.values()) ** 0.5
         scale = clip_norm / norm if 0 < clip_norm < norm else 1.0
         for name, parameter in trained.items():
@@ -122,7 +133,7 @@ def serial(model, optimizer, data, clip_norm=0.0):
                 grads[name].reshape(-1),
                 states[name],
                 lr=SCHEDULE.lr(step) * parameter.lr_mult,
-                step=step,
+                step=step - sum(other < step for other in skipped),
                 weight_decay=optimizer.weight_decay * parameter.wd_mult,
                 scale=scale,
             )
@@ -137,10 +148,13 @@ def share(batch, group, unit=1):
     return Work(inputs, [labels], len(labels), total, mine.start)
 
 
-def trainer(model, optimizer, group, engine, first, options=None, slice_bytes=2**20):
-    """Return a data-parallel step that is ready for batches."""
+def trainer(model, optimizer, group, engine, first, options=None, slice_bytes=2**20, path=None):
+    """Return a data-parallel step that is ready for batches; on a path by its name."""
     state = ModelState(model.parameters, optimizer, slice_bytes)
-    step = DataParallel(model.objective, state, optimizer, SCHEDULE, engine, group, options)
+    way = connect(path, group, state, options) if path else None
+    step = DataParallel(
+        model.objective, state, optimizer, SCHEDULE, engine, group, options, way
+    )
     specs = share(first, group).specs()
     if not specs[0][0].shape[0]:  # no sample here: any shape with samples will do
         specs = Work(first[:-1], first[-1:], 0, 0).specs()
@@ -148,18 +162,40 @@ def trainer(model, optimizer, group, engine, first, options=None, slice_bytes=2*
     return step
 
 
-def parallel(model, optimizer, group, data, kind="threaded", options=None, slice_bytes=2**20):
-    """Train on all ranks of ``group``; return the results and the state."""
+def parallel(
+    model, optimizer, group, data, kind="threaded", options=None, slice_bytes=2**20, path=None
+):
+    """Train on all ranks of ``group``; return the results and the state.
+
+    Each element of ``data`` is a batch, or a list of those that make one step.
+    """
+    steps = [batch if isinstance(batch, list) else [batch] for batch in data]
     with create(kind) as engine:
         step = trainer(
-            model, optimizer, group, engine, data[0], options or Options(), slice_bytes
+            model,
+            optimizer,
+            group,
+            engine,
+            steps[0][0],
+            options or Options(),
+            slice_bytes,
+            path,
         )
-        pending, results = [], []
-        for batch in data:
-            work = share(batch, group, step.options.shard or 1)
-            pending.append(step.step(work))
-            if len(pending) > LAG:
-                results.append(step.result(pending.pop(0)))
-        results += [step.result(number) for number in pending]
-        engine.wait_all()
+        results = trained(step, steps)
+        flat = step.state.flat
+        flat.move(flat.weights.copy(), flat.grads.copy())  # off the memory of the path
+        step.way.free()
         return results, step.state
+
+
+def trained(step, steps):
+    """Make steps, each of a list of batches, and return their results."""
+    pending, results = [], []
+    for batches in steps:
+        unit = step.options.shard or 1
+        pending.append(step.step(*(share(batch, step.group, unit) for batch in batches)))
+        if len(pending) > LAG:
+            results.append(step.result(pending.pop(0)))
+    results += [step.result(number) for number in pending]
+    step.engine.wait_all()
+    return results
