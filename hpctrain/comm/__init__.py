@@ -7,7 +7,8 @@ it knows no tensors, no models and no engine.
 Read it in this order.  ``launch`` looks at the environment only: which launcher started us,
 and did MPI see all the tasks that it started.  ``world`` starts MPI and names this rank, its
 host and its neighbours on the host.  ``guard`` keeps the promise that no rank dies, or leaves,
-alone: an error on one rank ends the run on all of them within seconds, printed once.  ``group``
+alone: an error on one rank ends the run on all of them within seconds, printed once; ``stall``
+says who keeps the others waiting, and with what, and ends a run that does not move.  ``group``
 holds the collectives and the messages between pairs; beneath it, in ``buffers``, an array
 becomes something that MPI can send.  ``mesh`` arranges the ranks as data × pipeline × tensor.
 ``agree`` lets the ranks compare what they believe before they start, and ``clock`` measures how
