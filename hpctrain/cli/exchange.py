@@ -3,16 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from hpctrain.comm.compress import codec
 from hpctrain.comm.probe import spare_core
 from hpctrain.comm.world import World
+from hpctrain.config import Config
 from hpctrain.engine import DEFAULT_LANES, LaneSpec
+from hpctrain.errors import ConfigError
 from hpctrain.graph.native import available, compiler
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way, connect
 from hpctrain.parallel.work import Options
 
 __all__ = ["Traffic", "lanes_for", "overlaps", "way_of"]
+
+PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +29,24 @@ class Traffic:
     wire: str = "none"
     slice_mib: float = 1.0
     in_flight: int = 4
-    pause_s: float = 2e-4
+    pause_s: float = PAUSE_S
     overlap: str = "auto"
     threshold: float = 0.5
     ratio: float = 0.01
+
+    @classmethod
+    def of(cls, config: Config) -> "Traffic":
+        """Return the settings of a configuration."""
+        e = config.exchange
+        return cls(
+            path=e.path,
+            wire=e.wire,
+            slice_mib=e.slice_mib,
+            in_flight=e.in_flight,
+            overlap=e.overlap,
+            threshold=e.threshold,
+            ratio=e.ratio,
+        )
 
 
 def lanes_for(traffic: Traffic, readers: int = 1) -> Mapping[str, int | LaneSpec]:
@@ -49,7 +69,23 @@ def overlaps(traffic: Traffic, world: World, cores: float) -> bool:
 
 
 def way_of(traffic: Traffic, world: World, state: ModelState, options: Options) -> Way:
-    """Make the path of the gradients; collective."""
+    """Make the path of the gradients; collective.
+
+    Raises
+    ------
+    ConfigError
+        If the settings do not go together, or not with these ranks.
+    """
+    if traffic.wire != "none" and options.shard:
+        raise ConfigError(
+            f"exchange.wire: got {traffic.wire} with exchange.reproducible ranks, whose sums "
+            "travel in float64; set wire to none, or reproducible to run"
+        )
+    if traffic.wire != "none" and state.flat.dtype != np.float32:
+        raise ConfigError(
+            f"exchange.wire: got {traffic.wire} for gradients in {state.flat.dtype}, needed "
+            "float32; set wire to none"
+        )
     return connect(
         traffic.path,
         world.group,

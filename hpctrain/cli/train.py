@@ -5,15 +5,18 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from hpctrain import backend, engine
 from hpctrain.cli import build
 from hpctrain.cli.defaults import DEFAULT
+from hpctrain.cli.exchange import PAUSE_S, Traffic, lanes_for, overlaps, way_of
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm import guard
 from hpctrain.comm.agree import agree
 from hpctrain.comm.stall import Watch
+from hpctrain.comm.watched import Watched, slice_names
 from hpctrain.comm.world import World, start
 from hpctrain.config import NOT_COUNTED, Config, digest, load, split, to_toml
 from hpctrain.errors import ConfigError, HpctrainError
@@ -37,8 +40,7 @@ from hpctrain.train.trainer import Outcome, Settings, Trainer
 
 __all__ = ["run"]
 
-PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
-LANES = {**engine.DEFAULT_LANES, "io": 2}
+RUN_AHEAD = 4096  # tasks of a step are all pushed at once; the results bound the steps
 
 
 def run(argv: Sequence[str]) -> int:
@@ -75,7 +77,8 @@ def _train(config: Config, world: World) -> Outcome:
         lanes = stack.enter_context(
             engine.create(
                 config.device.engine,
-                LANES,
+                lanes_for(Traffic.of(config), readers=2),
+                run_ahead=RUN_AHEAD,
                 recorder=recorder,
                 on_failure=lambda error: _end_all(error, world),
             )
@@ -85,7 +88,7 @@ def _train(config: Config, world: World) -> Outcome:
         watch = Watch(world, *limits, activity, lanes.running)
         train = build.loader(config, data.train, world, lanes, training=True)
         test = build.loader(config, data.test, world, lanes, training=False)
-        step = _step(config, world, lanes, train, (device, cores))
+        step = _step(config, world, lanes, train, (device, cores, watch))
         run_dir = _run_dir(config, world, stack)  # when nothing is left that could be refused
         console = stack.enter_context(Console(world.rank, log=run_dir.log if run_dir else None))
         console.facts(f"hpctrain: run {config.run.name}", _banner(world, step, train, threads))
@@ -122,7 +125,8 @@ def _train(config: Config, world: World) -> Outcome:
         with StopFlag(stop_file, limit) as stop, watch:
             outcome = trainer.fit(stop)
         _tell(console, run_dir, outcome, stop.reason)
-        return outcome
+    step.way.free()
+    return outcome
 
 
 def _end_all(error: BaseException, world: World) -> None:
@@ -156,10 +160,10 @@ def _run_dir(config: Config, world: World, stack: ExitStack) -> Any:
 
 
 def _step(
-    config: Config, world: World, lanes: engine.Engine, loader: Any, place: tuple[Any, float]
+    config: Config, world: World, lanes: engine.Engine, loader: Any, place: tuple[Any, ...]
 ) -> DataParallel:
     """Build the model and the training step, the same on every rank."""
-    device, cores = place
+    device, cores, watch = place
     pause_s = PAUSE_S if cores < 1 else 0.0
     together = build.together(config, world, pause_s)
     net, goal = guard.agreed(
@@ -171,10 +175,9 @@ def _step(
     )
     agree(world.control, _facts(config, state))
     state.broadcast(world.control)
-    overlap = config.exchange.overlap
+    traffic = Traffic.of(config)
     options = Options(
-        # A communication thread spins while it waits, which pays only on a core of its own.
-        overlap=cores > 1 if overlap == "auto" else overlap == "on",
+        overlap=overlaps(traffic, world, cores),
         pause_s=pause_s,
         clip_norm=config.optim.clip_norm,
         shard=build.shard(config),
@@ -182,7 +185,11 @@ def _step(
         fuse=fuses(config.graph.fuse),
     )
     schedule = build.schedule(config, loader.plan.steps)
-    step = DataParallel(goal, state, optimizer, schedule, lanes, world.group, options)
+    way = way_of(traffic, world, state, options)
+    if way.transport is not None:
+        names = slice_names([p.parameters for p in state.flat.slices], state.names)
+        way = replace(way, transport=Watched(way.transport, watch.log, names))
+    step = DataParallel(goal, state, optimizer, schedule, lanes, world.control, options, way)
     share = part(loader.plan.batch, world.rank, world.size, loader.unit)
     count = options.shard or share.stop - share.start
     step.prepare(*build.batch_specs(loader, min(count, loader.plan.batch)))
@@ -240,7 +247,7 @@ def _banner(world: World, step: DataParallel, loader: Any, threads: int) -> dict
         else None,
         "records": loader.records.n,
         "batch": f"{loader.plan.batch} over all ranks, {loader.plan.steps} steps an epoch",
-        "exchange": f"{len(step.state.flat.slices)} slice(s), "
+        "exchange": f"{len(step.state.flat.slices)} slice(s), path {step.way.kind}, "
         f"{'overlapping' if step.options.overlap else 'after the backward pass'}"
         if world.size > 1
         else None,

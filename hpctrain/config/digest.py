@@ -18,7 +18,8 @@ NOT_COUNTED = frozenset({
     "run.name", "run.dir", "run.resume", "run.log_every", "run.checkpoint_every", "run.keep",
     "run.profile", "run.time_limit", "run.dry_run",
     "data.test_batch", "data.prefetch", "data.verify", "data.cache_mib",
-    "exchange.slice_mib", "exchange.overlap", "exchange.stall_s", "exchange.abort_s",
+    "exchange.slice_mib", "exchange.path", "exchange.in_flight", "exchange.overlap",
+    "exchange.stall_s", "exchange.abort_s",
     "parallel.pipeline", "parallel.tensor",
     "device.kind", "device.threads", "device.engine", "memory.budget", "memory.recompute",
 })  # fmt: skip

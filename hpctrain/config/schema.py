@@ -167,8 +167,18 @@ class Exchange(Section, frozen=True):
     """allreduce: every rank gets the sum of all gradients"""
     slice_mib: Annotated[float, Meta(gt=0)] = 1.0
     """size of the pieces in which gradients travel, MiB"""
+    path: Literal["auto", "mpi", "direct", "node"] = "auto"
+    """mpi: its own collectives; direct: between pairs; node: memory, then pairs of hosts"""
+    in_flight: Positive = 4
+    """pieces that are under way at a time"""
     overlap: Literal["auto", "on", "off"] = "auto"
-    """exchange while the backward pass goes on; auto: where a core is free for it"""
+    """exchange while it computes; auto: between hosts, or where a core is free for it"""
+    wire: Literal["none", "fp16", "bf16", "2bit", "topk"] = "none"
+    """form of gradients on the way; sums are made in float32"""
+    threshold: Annotated[float, Meta(gt=0)] = 0.5
+    """what 2bit sends of a value at a time; what is owed is sent later"""
+    ratio: Annotated[float, Meta(gt=0, le=1)] = 0.01
+    """share of the values that topk sends; what is owed is sent later"""
     reproducible: Literal["run", "ranks"] = "run"
     """run: the same command gives the same bits; ranks: any number of ranks does, in float32"""
     shard: Positive = 8

@@ -48,6 +48,11 @@ class Way:
         """The name of the path."""
         return self.path.kind if self.path else "none" if self.transport is None else "mpi"
 
+    def free(self) -> None:
+        """Free what the path stands on; collective; its buffers must not be used afterwards."""
+        if self.path is not None:
+            self.path.free()
+
     def wire_bytes(self, count: int, itemsize: int) -> int:
         """Return how many bytes a rank sends over the link for a slice of ``count``."""
         if self.path is None:
