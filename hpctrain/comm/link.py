@@ -24,7 +24,7 @@ _PART_S = 0.12  # for each of two passes
 _ROUND_S = 0.008  # a round that takes so long hides what it costs to start one
 _LONG = 8  # latencies in a round that tells a rate
 _LEAST, _MOST = 2**14, 2**22  # bytes that a rank sends in a round
-_ROUNDS = (6, 24)  # at least and at most; the first two fill the connection and do not count
+_ROUNDS = (8, 24)  # at least and at most, and a few of them under way
 _DEPTH = 2  # rounds under way
 _PAUSE_S = 2e-4  # between looks, in the pass that counts the time of the processor
 
@@ -167,6 +167,7 @@ def _stream(group: Group, size: int, count: int, pause_s: float) -> tuple[float,
     """Return the time of a round among many, and that of this thread in it."""
     some = _Rounds(group, size)
     group.barrier()
+    begun = time.perf_counter()
     under_way = deque(some.start(number) for number in range(_DEPTH))
     done, used = [], 0.0
     for number in range(count):
@@ -177,8 +178,10 @@ def _stream(group: Group, size: int, count: int, pause_s: float) -> tuple[float,
         if number + _DEPTH < count:
             under_way.append(some.start(number))
     busy = (time.thread_time() - used) / (count - _DEPTH)
-    # The median: what holds a rank up for a moment is not the link.
-    seconds, busy = _slowest(
-        group, median(b - a for a, b in pairwise(done[_DEPTH - 1 :])), busy
-    )
+    # What comes in a burst at the start shortens the mean; after a rank was held up for a
+    # moment, rounds that were buffered meanwhile shorten the median.
+    half = count // 2
+    means = [(end - begun) / n for n, end in enumerate(done[half:], half + 1)]
+    seconds = max(min(means), median(b - a for a, b in pairwise(done[_DEPTH - 1 :])))
+    seconds, busy = _slowest(group, seconds, busy)
     return max(seconds, 1e-9), busy
