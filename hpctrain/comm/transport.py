@@ -24,7 +24,8 @@ class Transport(Protocol):
     All ranks start the same calls in the same order; some tens may be under way, and be waited
     for in any order.  What a call is given must not be touched before it is complete.  Sums
     are made in a fixed order of the ranks: the same bits on all ranks, and in every run.  A
-    transport belongs to one thread at a time.
+    transport belongs to one thread at a time; who waits brings forward all that is under way
+    on this transport, and nothing on others.
 
     Attributes
     ----------

@@ -132,5 +132,6 @@ def sum_in_order(terms: Sequence[Flat], out: Flat, rank: int, partial: Flat) -> 
         Keeps them before; may be ``terms[0]``.
     """
     total = terms[0]
-    for place, term in enumerate(terms[1:], 1):
-        total = np.add(total, term, out=out if place >= rank else partial)
+    with np.errstate(all="ignore"):  # what is not finite is for the check of the whole step
+        for place, term in enumerate(terms[1:], 1):
+            total = np.add(total, term, out=out if place >= rank else partial)

@@ -123,6 +123,19 @@ def test_memory_is_made_in_the_first_step_only(world, transport):
     assert transport.pool.made == made
 
 
+def test_what_is_not_finite_arrives_without_a_warning(world, transport):
+    array = np.ones(9000, "f4")
+    array[[5, 8000]] = np.inf if world.rank % 2 else -np.inf
+    array[7] = 3e38
+
+    transport.allreduce(array, 0).wait()
+
+    inf = -np.inf if world.size == 1 else np.nan
+    np.testing.assert_array_equal(array[[5, 8000]], inf)
+    assert np.isinf(array[7]) == (world.size > 1)
+    assert array[6] == world.size
+
+
 @pytest.mark.parametrize(
     ("array", "words"),
     [
