@@ -56,6 +56,18 @@ int dnnl_convolution_backward_weights_primitive_desc_create(void **made, void *e
     const void *src, const void *diff_weights, const void *diff_bias, const void *diff_dst,
     const int64_t *strides, const int64_t *dilates, const int64_t *before,
     const int64_t *after, const void *hint, const void *attr);
+int dnnl_batch_normalization_forward_primitive_desc_create(void **made, void *engine,
+    int prop, const void *src, const void *dst, float eps, unsigned flags, const void *attr);
+int dnnl_batch_normalization_backward_primitive_desc_create(void **made, void *engine,
+    int prop, const void *diff_src, const void *diff_dst, const void *src, float eps,
+    unsigned flags, const void *hint, const void *attr);
+int dnnl_pooling_forward_primitive_desc_create(void **made, void *engine, int prop, int alg,
+    const void *src, const void *dst, const int64_t *strides, const int64_t *kernel,
+    const int64_t *dilates, const int64_t *before, const int64_t *after, const void *attr);
+int dnnl_pooling_backward_primitive_desc_create(void **made, void *engine, int alg,
+    const void *diff_src, const void *diff_dst, const int64_t *strides, const int64_t *kernel,
+    const int64_t *dilates, const int64_t *before, const int64_t *after, const void *hint,
+    const void *attr);
 int dnnl_reorder_primitive_desc_create(void **made, const void *src, void *src_engine,
     const void *dst, void *dst_engine, const void *attr);
 const void *dnnl_primitive_desc_query_md(const void *made, int what, int index);
@@ -74,7 +86,8 @@ _SEQUENTIAL, _OPENMP = 1, 2
 _CPU, _IN_ORDER, _USER_SCRATCHPAD = 1, 1, 1
 _ANY_TAG = 1
 _IMPLEMENTATION, _SCRATCHPAD = 8, 136
-_DTYPES = {"float32": 3, "uint8": 6}
+_DTYPES = {"float32": 3, "int32": 4, "uint8": 6}
+_SLOW = ("ref", "simple", "nspc", "ncsp")  # beginnings of names of kernels that are plain C++
 
 
 @dataclass(slots=True)
@@ -155,15 +168,21 @@ class Library:
         """Return ``values`` as the library takes dimensions."""
         return self.ffi.new("int64_t[12]", list(values))
 
-    def layout(self, dims: Sequence[int], order: Sequence[int], dtype: str = "float32") -> Any:
+    def layout(self, dims: Sequence[int], order: Sequence[int], dtype: Any = "float32") -> Any:
         """Describe a dense array whose axes lie in memory in this order, the last densest."""
         strides, step = [0] * len(dims), 1
         for axis in reversed(order):
             strides[axis] = step
             step *= dims[axis]
         create = self.lib.dnnl_memory_desc_create_with_strides
-        given = (len(dims), self.numbers(dims), _DTYPES[dtype], self.numbers(strides))
+        given = (len(dims), self.numbers(dims), _DTYPES[str(dtype)], self.numbers(strides))
         return self.make(create, *given, destroy=self.lib.dnnl_memory_desc_destroy)
+
+    def images(self, spec: Spec) -> Any:
+        """Describe images (N, *space, C), which the library calls (N, C, *space)."""
+        count, *space, channels = spec.shape
+        order = (0, *range(2, spec.ndim), 1)
+        return self.layout((count, channels, *space), order, spec.dtype)
 
     def free_layout(self, dims: Sequence[int], dtype: str = "float32") -> Any:
         """Describe an array whose layout the library is to choose."""
@@ -177,12 +196,12 @@ class Library:
         Raises
         ------
         NotImplementedError
-            If there is none but the library's reference, which is slower than NumPy.
+            If there is none but plain loops, which are slower than NumPy.
         """
         destroy = self.lib.dnnl_primitive_desc_destroy
         made = self.make(create, *args, self.attr, destroy=destroy)
         name = self.implementation(made)
-        if name.startswith(("ref", "simple")):
+        if name.startswith(_SLOW):
             raise NotImplementedError(f"oneDNN {self.version}: only {name}")
         return made
 
@@ -270,4 +289,6 @@ def describe() -> str:
 
 def fits(specs: Sequence[Spec]) -> bool:
     """Return whether the library may be asked for kernels of such arrays."""
-    return all(s.dtype == np.float32 and s.size > 0 for s in specs)
+    return specs[0].dtype == np.float32 and all(
+        s.dtype.name in _DTYPES and s.size > 0 for s in specs
+    )

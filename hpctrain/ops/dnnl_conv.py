@@ -26,7 +26,6 @@ class _Convolution:
     """Layouts of the arrays of a convolution, and the arguments of all its kernels."""
 
     def __init__(self, library: Library, x: Spec, weight: Spec, y: Spec, attrs: Any) -> None:
-        space = range(2, x.ndim)
         padding, groups = attrs["padding"], attrs["groups"]
         if min(min(pair) for pair in padding) < 0:
             raise NotImplementedError("oneDNN has no negative padding")
@@ -35,10 +34,7 @@ class _Convolution:
         dims, axes = (*lead, channels, *kernel), len(lead)
         order = (*range(axes), *range(axes + 1, len(dims)), axes)
         self.library = library
-        self.x, self.y = (
-            library.layout((s.shape[0], s.shape[-1], *s.shape[1:-1]), (0, *space, 1))
-            for s in (x, y)
-        )
+        self.x, self.y = library.images(x), library.images(y)
         self.weight = library.layout(dims, order)
         self.free = library.free_layout(dims)
         self.bias = library.layout((outputs,), (0,))

@@ -32,6 +32,9 @@ class TwoKernels:
         Puts the program together; raises `NotImplementedError` where oneDNN has none.
     kernel, scratch : callable
         The reference, for any array module, dtype and strides.
+    guard : callable ``(ins) -> bool``, optional
+        Whether the program gives the reference's results for these elements; where it does
+        not, the reference runs, on scratch that it is not planned for: a rare case.
     """
 
     def __init__(
@@ -40,8 +43,9 @@ class TwoKernels:
         make: Make,
         kernel: Callable[..., None],
         scratch: Callable[..., Sequence[Spec]],
+        guard: Callable[[Any], bool] | None = None,
     ) -> None:
-        self._infer, self._make = infer, make
+        self._infer, self._make, self._guard = infer, make, guard
         self._kernel, self._scratch = kernel, scratch
         self._programs = functools.lru_cache(maxsize=1024)(self._program)
 
@@ -81,7 +85,15 @@ class TwoKernels:
             self._kernel(xp, ins, outs, scratch[1:], **attrs)
         else:
             plain = [a if _plain(a) else np.array(a, order="C") for a in ins]
-            program.ready([*plain, *outs], scratch[0])()
+            run = program.ready([*plain, *outs], scratch[0])
+            self._run(run, plain, outs, attrs)
+
+    def _run(self, run: Callable[[], None], ins: Any, outs: Any, attrs: Any) -> None:
+        if self._guard is None or self._guard(ins):
+            run()
+            return
+        wanted = self._scratch([Spec.of(a) for a in ins], **attrs)
+        self._kernel(np, ins, outs, [np.empty(s.shape, s.dtype) for s in wanted], **attrs)
 
     def bind(
         self, xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any
@@ -92,6 +104,8 @@ class TwoKernels:
             return None
         plain = [a if _plain(a) else np.empty(a.shape, a.dtype) for a in ins]
         run = program.ready([*plain, *outs], scratch[0])
+        if self._guard is not None:
+            run = functools.partial(self._run, run, plain, outs, attrs)
         copies = [(p, a) for p, a in zip(plain, ins, strict=True) if p is not a]
         return functools.partial(_copied, copies, run) if copies else run
 

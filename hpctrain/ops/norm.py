@@ -11,6 +11,8 @@ from typing import Any
 from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
 from hpctrain.errors import ShapeError
 from hpctrain.ops.blocks import row_spec
+from hpctrain.ops.dnnl_norm import batch_grad_program
+from hpctrain.ops.dnnl_row import TwoKernels
 from hpctrain.ops.moments import (
     batch_normalise,
     batch_pull_back,
@@ -255,11 +257,14 @@ def _layer_grad_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
     return [ddy, dx, dgamma, None, None]
 
 
+_BATCH_GRAD = TwoKernels(_grad_infer, batch_grad_program, _batch_grad_kernel,
+                         lambda s, **_: batch_scratch(s[1], 4))  # fmt: skip
+
 register(Primitive("batch_norm", "normalize", _batch_infer, _batch_kernel, _batch_vjp,
                    scratch=lambda s, **_: batch_scratch(s[0], 3),
                    any_strides=True))  # fmt: skip
-register(Primitive("batch_norm_grad", "normalize", _grad_infer, _batch_grad_kernel,
-                   _batch_grad_vjp, scratch=lambda s, **_: batch_scratch(s[1], 4),
+register(Primitive("batch_norm_grad", "normalize", _grad_infer, _BATCH_GRAD.kernel,
+                   _batch_grad_vjp, scratch=_BATCH_GRAD.scratch, bind=_BATCH_GRAD.bind,
                    any_strides=True))  # fmt: skip
 register(Primitive("rescale", "normalize", _rescale_infer, _rescale_kernel, _rescale_vjp,
                    scratch=lambda s: [row_spec(s[0], s[0].shape[-1])] * 2,

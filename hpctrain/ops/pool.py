@@ -14,6 +14,14 @@ import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
 from hpctrain.errors import ShapeError
+from hpctrain.ops.dnnl_pool import (
+    all_finite,
+    avg_grad_program,
+    avg_program,
+    max_grad_program,
+    max_program,
+)
+from hpctrain.ops.dnnl_row import TwoKernels
 from hpctrain.ops.slide import (
     fill_shares,
     group_results,
@@ -265,13 +273,20 @@ def _avg_grad_vjp(
     return [apply("avg_pool", cotangents[0], **attrs)]
 
 
-register(Primitive("max_pool", "window", _max_infer, _max_kernel, _max_vjp,
-                   scratch=_max_scratch, any_strides=True))  # fmt: skip
-register(Primitive("max_pool_grad", "window", _grad_infer, _max_grad_kernel, _max_grad_vjp,
-                   scratch=_max_grad_scratch, any_strides=True))  # fmt: skip
+_MAX = TwoKernels(_max_infer, max_program, _max_kernel, _max_scratch, all_finite)
+_MAX_GRAD = TwoKernels(_grad_infer, max_grad_program, _max_grad_kernel, _max_grad_scratch)
+_AVG = TwoKernels(_avg_infer, avg_program, _avg_kernel, _avg_scratch)
+_AVG_GRAD = TwoKernels(_grad_infer, avg_grad_program, _avg_grad_kernel, _avg_grad_scratch)
+
+register(Primitive("max_pool", "window", _max_infer, _MAX.kernel, _max_vjp,
+                   scratch=_MAX.scratch, bind=_MAX.bind, any_strides=True))  # fmt: skip
+register(Primitive("max_pool_grad", "window", _grad_infer, _MAX_GRAD.kernel, _max_grad_vjp,
+                   scratch=_MAX_GRAD.scratch, bind=_MAX_GRAD.bind,
+                   any_strides=True))  # fmt: skip
 register(Primitive("max_pool_take", "window", _take_infer, _take_kernel, _take_vjp,
                    scratch=_take_scratch, any_strides=True))  # fmt: skip
-register(Primitive("avg_pool", "window", _avg_infer, _avg_kernel, _avg_vjp,
-                   scratch=_avg_scratch, any_strides=True))  # fmt: skip
-register(Primitive("avg_pool_grad", "window", _grad_infer, _avg_grad_kernel, _avg_grad_vjp,
-                   scratch=_avg_grad_scratch, any_strides=True))  # fmt: skip
+register(Primitive("avg_pool", "window", _avg_infer, _AVG.kernel, _avg_vjp,
+                   scratch=_AVG.scratch, bind=_AVG.bind, any_strides=True))  # fmt: skip
+register(Primitive("avg_pool_grad", "window", _grad_infer, _AVG_GRAD.kernel, _avg_grad_vjp,
+                   scratch=_AVG_GRAD.scratch, bind=_AVG_GRAD.bind,
+                   any_strides=True))  # fmt: skip
