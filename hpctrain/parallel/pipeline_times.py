@@ -21,6 +21,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 from hpctrain.errors import ConfigError
@@ -81,7 +82,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When each rank does what.
+    """When each rank does what, simulated or measured with aligned clocks.
 
     Attributes
     ----------
@@ -93,8 +94,9 @@ class Timeline:
 
     @property
     def makespan_s(self) -> float:
-        """Seconds until the last rank has ended."""
-        return max(spans[-1].end_s for spans in self.ranks)
+        """Seconds from when the first rank begins until the last one has ended."""
+        begin = min(spans[0].start_s for spans in self.ranks)
+        return max(spans[-1].end_s for spans in self.ranks) - begin
 
     @property
     def bubble(self) -> float:
@@ -106,6 +108,19 @@ class Timeline:
     def peaks(self) -> tuple[int, ...]:
         """By rank, the largest number of activations kept: from F to the end of W, or BW."""
         return tuple(map(self._peak, self.ranks))
+
+    def times(self, message_s: float = 0.0, latency_s: float = 0.0) -> Times:
+        """Return the median seconds of F, B and W of each stage, to simulate others with.
+
+        A BW counts as a B, since it cannot be told how much of it is W.
+        """
+        found = defaultdict[tuple[str, int], list[float]](list)
+        for spans in self.ranks:
+            for action, start, end in spans:
+                found[action.kind[0], action.stage].append(end - start)
+        stages = range(1 + max(stage for _, stage in found))
+        f, b, w = (tuple(median(found[k, s] or [0.0]) for s in stages) for k in "FBW")
+        return Times(f, b, w, message_s, latency_s)
 
     @staticmethod
     def _busy(spans: Sequence[Span]) -> float:

@@ -11,6 +11,8 @@ from hpctrain.errors import ConfigError
 from hpctrain.parallel.pipeline_messages import home_of, needs, parts
 from hpctrain.parallel.pipeline_schedule import schedule, zero_bubble
 from hpctrain.parallel.pipeline_times import (
+    Span,
+    Timeline,
     Times,
     bubble_formula,
     fastest_zero_bubble,
@@ -201,6 +203,20 @@ def test_1f1b_keeps_no_more_than_gpipe_whatever_the_times(pipeline):
     few, many = (simulate(schedule(k, stages, micro_batches), times) for k in ("1f1b", "gpipe"))
 
     assert all(a <= b for a, b in zip(few.peaks, many.peaks, strict=True))
+
+
+def test_a_measured_timeline_gives_times_to_simulate_with():
+    """Clocks that begin anywhere, and one action that took longer than usual."""
+    times = Times((1, 2), (3, 4), (5, 6))
+    ranks = [list(spans) for spans in simulate(schedule("zero_bubble", 2, 5), times).ranks]
+    measured = Timeline(
+        tuple(tuple(Span(a, 7 + s, 7 + e + (a.micro == 4)) for a, s, e in r) for r in ranks)
+    )
+
+    assert measured.times() == times
+    assert measured.makespan_s == max(spans[-1].end_s for spans in ranks) + 1
+    whole = simulate(schedule("1f1b", 2, 5), times).times(0.5, 0.25)
+    assert whole == Times((1, 2), (8, 10), (0, 0), 0.5, 0.25)
 
 
 def test_a_schedule_without_work_has_no_bubble():

@@ -7,11 +7,13 @@ from replicas import convnet, mlp
 
 from hpctrain import ops
 from hpctrain.autograd import Spec, Tensor
+from hpctrain.cli.subject import of_model
 from hpctrain.graph.capture import capture, capture_gradient
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.marks import marked
 from hpctrain.graph.passes import EXACT, optimise
 from hpctrain.graph.plan import make_plan
+from hpctrain.models import small_workload
 from hpctrain.parallel.cut_graph import cut_graph, stage_graph
 from hpctrain.parallel.stage_parts import stage_parts
 
@@ -92,7 +94,7 @@ def compare(function, leaves, wanted, inputs, stages, exact=True):
         tensor.attach_grad()
     whole = optimise(capture_gradient(function, specs, leaves, wanted), EXACT)
     arrays = [t.array.copy() for t in leaves]
-    weight = np.array(0.25)
+    weight = np.array(0.25, whole.specs[whole.inputs[-1]].dtype)
     loss, *rest = run(whole, arrays, [*inputs, weight])
     graph = capture(function, specs, leaves, training=True)
     rest = rest[len(graph.outputs) - 1 :]
@@ -134,6 +136,22 @@ def test_parts_of_a_model_give_the_bits_of_the_whole(model, shape, stages):
     wanted = [p.data() for p in model.parameters.values() if p.grad_req != "null"]
 
     compare(lambda a, b: model.objective([a], [b])[:2], leaves, wanted, [x, y], stages)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt", "lstm", pytest.param("resnet20", marks=pytest.mark.slow)]
+)
+def test_parts_of_a_workload_give_the_bits_of_the_whole(name):
+    """With batch norms and attention, on three stages."""
+    found, count = of_model(name, small=True), 1
+    x, y = small_workload(name).make(np.random.default_rng(0))
+    leaves, wanted = list(found.leaves().values()), list(found.wanted().values())
+
+    twins = compare(
+        lambda *t: found.objective(t[:count], t[count:])[:2], leaves, wanted, [x, y], 3
+    )
+
+    assert all(twin.parts.weight.nodes for twin in twins if twin.wanted)
 
 
 def test_b_of_dense_layers_has_no_weight_gradients_and_w_only_these():
