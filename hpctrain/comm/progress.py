@@ -22,10 +22,12 @@ _SILENT = tuple(f"{_ROOT / name}/" for name in ("engine", "trace"))  # they wait
 _LIBRARY = (sysconfig.get_path("stdlib"), "<frozen")
 _FRAMES = 3
 
+_Row = tuple[int, str, int, float]  # number, name, how often, since when it is waited for or 0
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """An exchange that has been started on a rank and is not complete.
+    """An exchange that has been started on a rank, is not complete, and is waited for.
 
     Attributes
     ----------
@@ -54,6 +56,9 @@ class State:
         Exchanges started so far, by sequence.
     waits : list of Wait
         The oldest of each sequence.
+    busy : dict of str to int
+        The oldest exchange of each sequence that has been started, is not known to be complete,
+        and is not waited for: this rank does something else first.
     told : dict of str to int
         The last exchange of each sequence that this rank has reported as stalled.
     doing : list of str
@@ -62,6 +67,7 @@ class State:
 
     started: dict[str, int]
     waits: list[Wait] = field(default_factory=list)
+    busy: dict[str, int] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
     doing: list[str] = field(default_factory=list)
 
@@ -73,7 +79,7 @@ class State:
     def of(cls, plain: dict[str, Any]) -> Self:
         """Return what `plain` was made of."""
         waits = [Wait(**wait) for wait in plain["waits"]]
-        return cls(plain["started"], waits, plain["told"], plain["doing"])
+        return cls(**{**plain, "waits": waits})
 
     def late(self, limit_s: float) -> list[Wait]:
         """Return what this rank has waited for longer than ``limit_s``."""
@@ -90,17 +96,17 @@ class Log:
 
     Notes
     -----
-    One thread calls `posted`; `completed` and `oldest` may be called from any, without a lock.
-    Both cost less than a microsecond.
+    One thread calls `posted`, the others may be called from any, without a lock. The first
+    three cost less than a microsecond each.
     """
 
     def __init__(self) -> None:
         self.first_step = 0
         self.started = 0
         self._times: dict[int, int] = {}
-        self._open: dict[int, tuple[int, str, int, float]] = {}
+        self._open: dict[int, _Row] = {}
 
-    def posted(self, key: int, name: str) -> None:
+    def posted(self, key: int, name: str, waits: bool = True) -> None:
         """Note that the exchange ``key``, a slice, has been started on this rank.
 
         Parameters
@@ -109,9 +115,16 @@ class Log:
             The same on every rank, and started once in each step.
         name : str
             For messages, such as ``slice 3 of 7 (conv2.weight)``.
+        waits : bool
+            Whether this rank waits for it from now on, or from `waiting` on.
         """
         self.started = number = self.started + 1
         self._times[key] = times = self._times.get(key, 0) + 1
+        self._open[key] = number, name, times, monotonic() if waits else 0.0
+
+    def waiting(self, key: int) -> None:
+        """Note that this rank now waits for an exchange that it has started."""
+        number, name, times, _ = self._open[key]
         self._open[key] = number, name, times, monotonic()
 
     def completed(self, key: int) -> None:
@@ -119,20 +132,25 @@ class Log:
         self._open.pop(key, None)
 
     def oldest(self, since: float = 0.0, now: float | None = None) -> Wait | None:
-        """Return the open exchange that was started first.
+        """Return the first started of the exchanges that this rank waits for.
 
         Parameters
         ----------
         since, now : float, s
             Waiting before and after these moments of ``time.monotonic`` does not count.
         """
-        rows = self._open.copy().values()
+        rows = [row for row in self._open.copy().values() if row[3]]
         if not rows:
             return None
         number, name, times, start = min(rows)
         text = f"step {self.first_step + times}, {name}"
         end = monotonic() if now is None else now
         return Wait(GRADIENT, number, text, end - max(start, since))
+
+    def busy(self) -> int | None:
+        """Return the number of the first started exchange that this rank does not wait for."""
+        rows = self._open.copy().values()
+        return min((row[0] for row in rows if not row[3]), default=None)
 
 
 def collective(frame: FrameType | None) -> str:

@@ -198,7 +198,14 @@ class Watch:
         doing = [f"{each.what} for {each.seconds:.1f} s" for each in self._activity.now()]
         doing += [f"lane {lane}: {name} for {s:.1f} s" for lane, name, s in self._running()]
         doing.append(f"main thread at {place(_main_frame())}")
-        return State(started, self._waits(now), self._told, doing)
+        busy = self.log.busy()
+        return State(
+            started,
+            self._waits(now),
+            {} if busy is None else {GRADIENT: busy},
+            self._told,
+            doing,
+        )
 
     def _consider(self, now: float) -> None:
         """Ask all ranks, if this one has waited too long and nobody has said so."""

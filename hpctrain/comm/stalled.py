@@ -51,13 +51,16 @@ def report(states: States, hosts: Sequence[str], limit_s: float) -> str:
     lines: list[str] = []
     missing: dict[int, State] = {}
     for subject in subjects.values():
-        behind = {
-            rank: state
-            for rank, state in states.items()
-            if state and state.started[subject.sequence] < subject.number
+        behind, busy = _behind(states, subject)
+        lines += _waiting(states, subject)
+        groups = {
+            "not started on": list(behind),
+            "started, but not carried on, by": list(busy),
+            "unknown of": silent,
         }
-        lines += _section(states, subject, behind, silent)
-        missing |= behind
+        found = [f"  {what} {ranks(who)}" for what, who in groups.items() if who]
+        lines += found or ["  started on all ranks: look at the network between them"]
+        missing |= behind | busy
     if not subjects:
         return ""
     for rank in sorted(missing)[:SHOWN]:
@@ -72,10 +75,19 @@ def report(states: States, hosts: Sequence[str], limit_s: float) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _section(
-    states: States, subject: Wait, behind: Mapping[int, State], silent: Sequence[int]
-) -> list[str]:
-    """Return the lines about one exchange."""
+def _behind(states: States, subject: Wait) -> tuple[dict[int, State], dict[int, State]]:
+    """Return the ranks that have not started an exchange, and those that have left it since."""
+    behind, busy, sequence = {}, {}, subject.sequence
+    for rank, state in states.items():
+        if state and state.started[sequence] < subject.number:
+            behind[rank] = state
+        elif state and state.busy.get(sequence) == subject.number:
+            busy[rank] = state
+    return behind, busy
+
+
+def _waiting(states: States, subject: Wait) -> list[str]:
+    """Return the lines about those who wait for an exchange, and for others after it."""
     holders: dict[tuple[int, str], list[tuple[int, float]]] = {}
     for rank, state in states.items():
         for wait in state.waits if state else ():
@@ -90,12 +102,6 @@ def _section(
         least, most = (f"{f(s for _, s in rows):.1f}" for f in (min, max))
         since = f"{most} s" if least == most else f"{least} to {most} s"
         lines.append(f"  waiting for {what}: {ranks(numbers)} ({since})")
-    if behind:
-        lines.append(f"  not started on {ranks(list(behind))}")
-    elif not silent:
-        lines.append("  started on all ranks: look at the network between them")
-    if silent:
-        lines.append(f"  unknown of {ranks(silent)}")
     return lines
 
 

@@ -93,28 +93,35 @@ class Watched:
         self.inner.load(state)
 
     def _noted(self, pending: Pending, key: int, name: str) -> "_Noted":
-        self._log.posted(key, name)
+        self._log.posted(key, name, waits=False)
         return _Noted(pending, self._log, key)
 
 
 class _Noted:
-    """An exchange whose end is noted."""
+    """An exchange of which it is noted when somebody waits for it, and its end."""
 
-    __slots__ = ("_key", "_log", "_open", "_pending")
+    __slots__ = ("_key", "_log", "_open", "_pending", "_waits")
 
     def __init__(self, pending: Pending, log: Log, key: int) -> None:
         self._pending, self._log, self._key = pending, log, key
-        self._open = True
+        self._open, self._waits = True, False
 
     def test(self) -> bool:
+        self._wait()
         done = self._pending.test()
         if done:
             self._complete()
         return done
 
     def wait(self, pause_s: float = 0.0) -> None:
+        self._wait()
         self._pending.wait(pause_s)
         self._complete()
+
+    def _wait(self) -> None:
+        if not self._waits:
+            self._waits = True
+            self._log.waiting(self._key)
 
     def _complete(self) -> None:
         # Once: by a later call the same key may be under way again.

@@ -23,6 +23,20 @@ def test_the_oldest_exchange_is_the_one_that_was_started_first():
     assert log.started == 3
 
 
+def test_only_what_somebody_waits_for_has_an_age():
+    log = Log()
+    log.posted(1, "slice 2", waits=False)
+    log.posted(0, "slice 1", waits=False)
+    assert log.oldest() is None
+    assert log.busy() == 1
+
+    log.waiting(0)
+
+    assert (log.oldest().number, log.busy()) == (2, 1)
+    log.completed(1)
+    assert (log.oldest().number, log.busy()) == (2, None)
+
+
 def test_a_log_without_open_exchanges_waits_for_nothing():
     log = Log()
     log.completed(5)
@@ -51,7 +65,8 @@ def test_time_in_which_the_process_was_stopped_is_not_waited():
 
 def test_a_state_survives_the_way_through_json():
     waits = [Wait(GRADIENT, 3, "step 1, slice 3", 61.5)]
-    state = State({GRADIENT: 3, CONTROL: 9}, waits, {GRADIENT: 2}, ["lane io: read for 3 s"])
+    busy, told = {GRADIENT: 3}, {GRADIENT: 2}
+    state = State({GRADIENT: 3, CONTROL: 9}, waits, busy, told, ["lane io: read for 3 s"])
 
     assert State.of(json.loads(json.dumps(state.plain()))) == state
 

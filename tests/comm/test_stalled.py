@@ -8,8 +8,9 @@ pytestmark = pytest.mark.serial
 HOSTS = [f"node{rank // 4}" for rank in range(16)]
 
 
-def state(gradient=20, control=5, waits=(), doing=()):
-    return State({GRADIENT: gradient, CONTROL: control}, list(waits), {}, list(doing))
+def state(gradient=20, control=5, waits=(), doing=(), busy=()):
+    started = {GRADIENT: gradient, CONTROL: control}
+    return State(started, list(waits), dict(busy), {}, list(doing))
 
 
 def third(seconds, number=20):
@@ -27,6 +28,20 @@ def test_a_rank_that_has_not_started_is_told_with_what_it_does():
         "  rank 3 @ node0:\n"
         "    reading train-003.h5 for 61.2 s\n"
         "    main thread at a.py:1 f\n"
+    )
+
+
+def test_a_rank_that_has_started_and_computes_instead_is_told():
+    states = {rank: state(waits=[third(60)]) for rank in range(3)}
+    states[1] = state(22, doing=["lane compute: conv for 61.0 s"], busy={GRADIENT: 20})
+    states[2] = state(22)  # complete there
+
+    assert report(states, HOSTS, 60) == (
+        "stalled for 60 s: step 4, slice 3 of 7\n"
+        "  waiting for it: rank 0 (60.0 s)\n"
+        "  started, but not carried on, by rank 1\n"
+        "  rank 1 @ node0:\n"
+        "    lane compute: conv for 61.0 s\n"
     )
 
 
