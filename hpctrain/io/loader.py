@@ -228,11 +228,8 @@ class Loader:
             return
         start = perf_counter()
         failure: BaseException | None = None
-        activity = self.records.activity
-        what = f"waiting for the records of epoch {batch.epoch} step {batch.step}"
         try:
-            with activity.doing(what):
-                self._engine.wait(batch.variable)
+            self._engine.wait(batch.variable)
         except EngineError as error:
             # Damaged data are the data's fault, not the engine's.
             failure = error.__cause__ if isinstance(error.__cause__, DataError) else error
