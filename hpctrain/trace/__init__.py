@@ -12,8 +12,8 @@ end it sends ``dump()`` to rank 0, which reads it with ``load`` and writes one f
 The clocks of different hosts have nothing in common.  Rank 0 pings the others, and
 ``offset_from_pings`` tells from the fastest ping how far a clock is from its own.
 
-What is *going on* is another matter: threads write it on the board ``Activity``, and a rank that
-stalls is asked for it.
+What is *going on* is another matter: threads write it on the board ``Activity``, and it is
+read when the run stalls.
 
 The file opens in Perfetto (ui.perfetto.dev) and in chrome://tracing: one process per rank, one
 track per lane.  How many messages are sent for all that is not decided here: this package
