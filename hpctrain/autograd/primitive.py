@@ -110,6 +110,9 @@ class Primitive:
     bind : callable ``(xp, ins, outs, scratch, **attrs) -> callable or None`` or None
         The kernel made ready for arrays that stay: what it returns, called without
         arguments, computes. None where this kind of array has no such shortcut.
+    rows : callable ``(**attrs) -> int or None`` or None
+        Which input holds the numbers of the rows (along axis 0) of the first output that may
+        differ from zero; None if any may.
     onto : bool
         ``vjp`` takes one more argument, ``known``: for each input what later operations have
         given as its cotangent, or None. It returns their sum with its own, so that a loop
@@ -129,6 +132,7 @@ class Primitive:
     element: Callable[..., Any] | None = None
     total: Callable[..., tuple[tuple[int, ...], float]] | None = None
     bind: Callable[..., Callable[[], None] | None] | None = None
+    rows: Callable[..., int | None] | None = None
     onto: bool = False
 
     def __post_init__(self) -> None:

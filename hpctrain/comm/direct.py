@@ -17,7 +17,7 @@ LATENCY_BYTES = 16384
 """What a link carries in the time that a round of messages costs beside its bytes: 50 µs at
 1 Gbit/s are 6 kB, 2 µs at 100 Gbit/s are 25 kB."""
 
-_KEYS = 2**14  # two tags for each key, below the 32767 that every MPI has
+TAGGED_KEYS = 2**14  # two tags for each key, below the 32767 that every MPI has
 
 
 class Direct:
@@ -171,7 +171,7 @@ class Direct:
                 (rank, (own if whole else self._wire.pack(work, spans[rank])).data)
                 for rank in self._dests
             ],
-            2 * (work.key % _KEYS),
+            2 * (work.key % TAGGED_KEYS),
         )
         heads = [packet.head for packet in packets]
         sum_in_order(heads, work.array[: work.exact], self.rank, partial=heads[0])
@@ -187,7 +187,7 @@ class Direct:
             f"gathering of slice {work.key}",
             [(rank, landings[rank]) for rank in self._sources],
             [(rank, own) for rank in self._dests],
-            2 * (work.key % _KEYS) + 1,
+            2 * (work.key % TAGGED_KEYS) + 1,
         )
         for landing, span in zip(landings, spans, strict=True):
             wire.land(work, landing, span)

@@ -92,7 +92,7 @@ register(Primitive("take", "gather", _take_infer, _take, _take_vjp))
 register(
     Primitive(
         "take_grad", "gather", _take_grad_infer, _take_grad, _take_grad_vjp,
-        scratch=_take_grad_scratch,
+        scratch=_take_grad_scratch, rows=lambda axis, length: None if axis else 1,
     )
 )  # fmt: skip
 

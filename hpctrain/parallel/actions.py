@@ -116,6 +116,7 @@ class Actions:
     def feed(self, turn: Turn, _: int) -> None:
         """Set the inputs of a part."""
         assert turn.bound is not None, "a part with samples is bound"
+        self.exchange_of.note(turn.work, turn.number)
         turn.bound.feed(turn.work, turn.number, self.scale.value)
 
     def run(self, turn: Turn, index: int) -> None:
@@ -157,11 +158,11 @@ class Actions:
 
     def exchange(self, turn: Turn, index: int) -> Any:
         """Start the exchange of a slice."""
-        return self.meter.under_way(self.exchange_of.begin(self.piece(index)))
+        return self.meter.under_way(self.exchange_of.begin(self.piece(index), turn.number))
 
     def post(self, turn: Turn, index: int) -> None:
         """Start the exchange of a slice, to be finished on this lane."""
-        self._posted[index] = self.exchange_of.begin(self.piece(index))
+        self._posted[index] = self.exchange_of.begin(self.piece(index), turn.number)
 
     def finish(self, turn: Turn, index: int) -> None:
         """Wait for a slice."""

@@ -10,7 +10,7 @@ and writes slices of the gradient, and the engine orders everything by these. No
 waits, except for what `result` asks for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from hpctrain.autograd import Spec
@@ -24,7 +24,7 @@ from hpctrain.graph.plan import Plan
 from hpctrain.optim import LossScale, Optimizer, Schedule
 from hpctrain.parallel.actions import Actions, Turn
 from hpctrain.parallel.bound import BoundStep, BoundSteps
-from hpctrain.parallel.exchange import Alone, Exchange, Shared, Summed
+from hpctrain.parallel.exchange import exchange_by
 from hpctrain.parallel.forecast import Forecast, forecast
 from hpctrain.parallel.meter import Meter
 from hpctrain.parallel.program import Objective
@@ -38,6 +38,7 @@ from hpctrain.parallel.recipe import (
     posted_early,
     rules,
 )
+from hpctrain.parallel.rows import Table, tables
 from hpctrain.parallel.shards import parts_of_step
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way, plain
@@ -95,21 +96,28 @@ class DataParallel:
         self.stop = False  # set by whoever wants all ranks to stop
         self.step_number = 0
         self.way = way or plain(group, state, self.options)
-        self._exchange = _exchange(state, self.options, self.way)
-        shared = self.options.sharded and group.size > 1
-        if shared:
-            state.shard(self._exchange.own)
-        measured = self.options.clip_norm or self.options.skip
-        norms = group.dup() if shared and measured else None
-        self._actions = Actions(
-            state, optimizer, schedule, self.options, self._exchange, self.way.sums, norms
-        )
-        self._bound = BoundSteps(objective, state, self.options)  # one runs at a time
+        self._build({})
         self._order: tuple[int, ...] = ()
         self._after: tuple[Item, ...] = ()
         self._steps, self._planned = 0, True
         self._variables: dict[Key, Variable] = {}
         self._ready = [engine.variable(f"result {i}") for i in range(LAG + 1)]
+
+    def _build(self, found: Mapping[int, Table]) -> None:
+        """Make what depends on the slices; ``found`` have one of their own."""
+        state, options = self.state, self.options
+        if found:
+            state.flat.keep_whole(found)
+        self._exchange = exchange_by(self.way, state, options, found)
+        shared = options.sharded and self.group.size > 1
+        if shared:
+            state.shard(self._exchange.own)
+        measured = options.clip_norm or options.skip
+        norms = self.group.dup() if shared and measured else None
+        self._actions = Actions(
+            state, self.optimizer, self.schedule, options, self._exchange, self.way.sums, norms
+        )
+        self._bound = BoundSteps(self.objective, state, options)  # one runs at a time
 
     @property
     def meter(self) -> Meter:
@@ -143,8 +151,14 @@ class DataParallel:
         The order in which slices are exchanged is that in which rank 0 makes them final, until
         `reorder` says otherwise: after a few steps the times measured decide.
         """
-        bound = self._bound.get((tuple(inputs), tuple(targets)))
+        specs = tuple(inputs), tuple(targets)
+        bound = self._bound.get(specs)
         if not self._order:
+            if self.way.rows is not None:
+                found = tables(self.group, bound.plan, self.state.flat)
+                if found:
+                    self._build(found)
+                    bound = self._bound.get(specs)
             final = [s for segment in bound.segments for s in segment.final]
             empty = {s.index for s in self.state.flat.slices} - {*final, 0}
             order = [*sorted(empty), *(s for s in final if s != 0), 0]
@@ -179,8 +193,9 @@ class DataParallel:
         link : Link
             What connects the ranks, the same numbers on all.
         """
-        first = self._bound.first()
-        return forecast(self.group, first.segments, self.state.flat, self.meter, self.way, link)
+        segments = self._bound.first().segments
+        sizes = [self._exchange.nbytes(piece) for piece in self.state.flat.slices]
+        return forecast(self.group, segments, sizes, self.meter, link)
 
     @property
     def rules(self) -> Rules:
@@ -279,11 +294,3 @@ def _label(item: Item, bound: BoundStep | None) -> str:
     if item.verb == "run" and bound is not None:
         return bound.segments[item.at].name
     return f"{item.verb} {item.at}"
-
-
-def _exchange(state: ModelState, options: Options, way: Way) -> Exchange:
-    if way.transport is None or way.transport.size == 1:
-        return Alone()
-    kind = Shared if options.sharded else Summed
-    sent = state.flat.grads if way.sums is None else way.sums.buffer
-    return kind(way.transport, sent, state.flat)

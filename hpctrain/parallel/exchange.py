@@ -4,23 +4,33 @@
 slice holds what the update needs. Slices are begun in one order, the same on every rank.
 """
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpctrain import backend
 from hpctrain.comm.transfer import Pending
-from hpctrain.comm.transport import Transport
 from hpctrain.parallel.flat import FlatParameters, Slice
+from hpctrain.parallel.rows import RowSlices, Table
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.ways import Way
+from hpctrain.parallel.work import Options, Work
 
-__all__ = ["Alone", "Exchange", "Shared", "Summed"]
+__all__ = ["Alone", "Exchange", "Shared", "Summed", "exchange_by"]
 
 
 class Exchange(Protocol):
     """Turns each rank's part of a gradient slice into the gradient of the global batch."""
 
-    def begin(self, piece: Slice) -> Pending | None:
-        """Start exchanging ``piece``; None if there is nothing to wait for."""
+    def begin(self, piece: Slice, number: int = 0) -> Pending | None:
+        """Start exchanging ``piece`` of step ``number``; None if nothing is to wait for."""
+
+    def note(self, work: Work, number: int) -> None:
+        """Be told of a part of step ``number`` before it is computed."""
+
+    def nbytes(self, piece: Slice) -> int:
+        """Return how many bytes this rank sends for ``piece``."""
 
     def own(self, piece: Slice) -> tuple[int, int]:
         """Return the elements of the flat buffers that this rank updates of ``piece``."""
@@ -35,9 +45,16 @@ class Exchange(Protocol):
 class Alone:
     """One rank: there is nothing to exchange."""
 
-    def begin(self, piece: Slice) -> Pending | None:
+    def begin(self, piece: Slice, number: int = 0) -> Pending | None:
         """Do nothing."""
         return None
+
+    def note(self, work: Work, number: int) -> None:
+        """Do nothing."""
+
+    def nbytes(self, piece: Slice) -> int:
+        """Return 0."""
+        return 0
 
     def own(self, piece: Slice) -> tuple[int, int]:
         """Return all of ``piece``."""
@@ -56,24 +73,48 @@ class Summed:
 
     Parameters
     ----------
-    transport : Transport
-        Used by this exchange alone.
+    way : Way
+        Its transport is used by this exchange alone.
     buffer : array, shape (total,)
         Where the gradients of this rank are, riders first.
     flat : FlatParameters
+    rows : RowSlices, optional
+        Slices of which only rows travel.
     """
 
-    def __init__(self, transport: Transport, buffer: Any, flat: FlatParameters) -> None:
-        self.transport = transport
+    def __init__(
+        self,
+        way: Way,
+        buffer: Any,
+        flat: FlatParameters,
+        rows: RowSlices | None = None,
+    ) -> None:
+        assert way.transport is not None, "several ranks have something to sum by"
+        self.transport = way.transport
+        self._way = way
+        self._rows = rows
         self._buffer = buffer
         self._flat = flat
         self._riders = len(flat.riders)
 
-    def begin(self, piece: Slice) -> Pending | None:
+    def note(self, work: Work, number: int) -> None:
+        """Remember which rows a part of a step touches."""
+        if self._rows is not None:
+            self._rows.note(work, number)
+
+    def begin(self, piece: Slice, number: int = 0) -> Pending | None:
         """Start to sum a slice."""
+        if self._rows is not None and piece.index in self._rows:
+            return self._rows.begin(piece, number)
         array, back = _on_host(self._buffer[piece.start : piece.stop])
         exact = 0 if piece.index else self._riders
         return _returned(self.transport.allreduce(array, piece.index, exact), array, back)
+
+    def nbytes(self, piece: Slice) -> int:
+        """Return how many bytes this rank sends for a slice."""
+        if self._rows is not None and piece.index in self._rows:
+            return self._rows.nbytes(piece.index)
+        return self._way.wire_bytes(piece.stop - piece.start, self._buffer.dtype.itemsize)
 
     def own(self, piece: Slice) -> tuple[int, int]:
         """Return all of ``piece``: every rank updates it."""
@@ -101,7 +142,7 @@ class Shared(Summed):
     models", SC 2020 (the first stage).
     """
 
-    def begin(self, piece: Slice) -> Pending | None:
+    def begin(self, piece: Slice, number: int = 0) -> Pending | None:
         """Start to sum this rank's part of a slice."""
         array, back = _on_host(self._buffer[piece.start : piece.stop])
         exact = 0 if piece.index else self._riders
@@ -116,6 +157,28 @@ class Shared(Summed):
         """Start to fetch the parameters of ``piece`` that others have updated."""
         array, back = _on_host(self._flat.weights[piece.start : piece.stop])
         return _returned(self.transport.allgather(array, piece.index), array, back)
+
+
+def exchange_by(
+    way: Way, state: ModelState, options: Options, found: Mapping[int, Table]
+) -> Exchange:
+    """Return how the gradients of a model are exchanged.
+
+    Parameters
+    ----------
+    way : Way
+    state : ModelState
+    options : Options
+    found : mapping of int to Table
+        Parameters of whose gradients only rows travel; each has a slice of its own.
+    """
+    if way.transport is None or way.transport.size == 1:
+        return Alone()
+    sent = state.flat.grads if way.sums is None else way.sums.buffer
+    if options.sharded:
+        return Shared(way, sent, state.flat)
+    rows = RowSlices(way.rows, sent, state.flat, found) if way.rows and found else None
+    return Summed(way, sent, state.flat, rows)
 
 
 def _on_host(array: Any) -> tuple[np.ndarray, Any]:

@@ -7,7 +7,7 @@ of the model, each aligned to 64 bytes; the padding is zero and stays zero.
 Offsets and lengths count elements.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -50,7 +50,11 @@ def make_offsets(sizes: Sequence[int], itemsize: int) -> tuple[list[int], int]:
 
 
 def make_slices(
-    offsets: Sequence[int], sizes: Sequence[int], total: int, limit: int
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    total: int,
+    limit: int,
+    whole: Collection[int] = (),
 ) -> list[Slice]:
     """Cut a buffer into slices of about ``limit`` elements.
 
@@ -66,13 +70,18 @@ def make_slices(
         Length of the buffer.
     limit : int
         At least 1.
+    whole : collection of int
+        Parameters that have a slice of their own, however long.
     """
     if limit < 1:
         raise ShapeError(f"slices: got a limit of {limit} elements, needed at least 1")
     ends = [*offsets[1:], total] if offsets else [total]
     head = offsets[0] if offsets else total
     edges = [0]
-    for end in ends:
+    for place, end in enumerate(ends):
+        if place in whole:
+            edges += [offsets[place], end]
+            continue
         start = max(edges[-1], head)
         pieces = -(-(end - start) // limit)
         edges += [start + (end - start) * i // pieces for i in range(1, pieces)]
@@ -119,13 +128,17 @@ class FlatParameters:
         self.tensors = list(tensors)
         self.sizes = [t.size for t in tensors]
         self.offsets, self.total = make_offsets(self.sizes, self.dtype.itemsize)
-        limit = max(1, slice_bytes // self.dtype.itemsize)
-        self.slices = make_slices(self.offsets, self.sizes, self.total, limit)
+        self._limit = max(1, slice_bytes // self.dtype.itemsize)
+        self.slices = make_slices(self.offsets, self.sizes, self.total, self._limit)
         self.weights = self.zeros()
         self.grads = self.zeros()
         self.riders = self.grads[: RIDER_BYTES // self.dtype.itemsize]
         for place, tensor in enumerate(self.tensors):
             self._adopt(tensor, place)
+
+    def keep_whole(self, places: Collection[int]) -> None:
+        """Cut the slices anew so that each of these parameters has one of its own."""
+        self.slices = make_slices(self.offsets, self.sizes, self.total, self._limit, places)
 
     def zeros(self) -> Any:
         """Return a buffer of the same length, all zero."""

@@ -10,9 +10,7 @@ from hpctrain.comm.schedule import backward_order, best_order
 from hpctrain.comm.simulate import simulate
 from hpctrain.comm.timeline import Link, Piece, Step, Stretch, Timeline
 from hpctrain.graph.segments import Segment
-from hpctrain.parallel.flat import FlatParameters
 from hpctrain.parallel.meter import Meter, mean_seconds
-from hpctrain.parallel.ways import Way
 
 __all__ = ["Forecast", "forecast", "step_of"]
 
@@ -46,9 +44,8 @@ class Forecast:
 def forecast(
     group: Group,
     segments: Sequence[Segment],
-    flat: FlatParameters,
+    sizes: Sequence[int],
     meter: Meter,
-    way: Way,
     link: Link,
 ) -> Forecast:
     """Plan the exchange by the times measured so far; collective.
@@ -59,19 +56,17 @@ def forecast(
         The ranks; the slowest of them counts for each segment.
     segments : sequence of Segment
         If another rank has another number of them, those of rank 0 count.
-    flat : FlatParameters
+    sizes : sequence of int
+        Bytes that a rank sends for each slice.
     meter : Meter
-    way : Way
     link : Link
     """
-    plain = [[s.reads, s.final] for s in segments]
-    rows = group.bcast_obj(plain, 0)
+    rows, sizes = group.bcast_obj([[[s.reads, s.final] for s in segments], list(sizes)], 0)
     seconds = mean_seconds(meter.seconds, len(rows))
-    updates = mean_seconds(meter.updates, len(flat.slices))
+    updates = mean_seconds(meter.updates, len(sizes))
     if group.size > 1:
         group.allreduce(seconds, "max")
         group.allreduce(updates, "max")
-    sizes = [way.wire_bytes(p.stop - p.start, flat.dtype.itemsize) for p in flat.slices]
     step = step_of(rows, sizes, seconds, updates)
     return Forecast(step, link, best_order(step, link))
 

@@ -10,6 +10,7 @@ from hpctrain.comm import paths
 from hpctrain.comm.compress import Codec
 from hpctrain.comm.group import Group
 from hpctrain.comm.link import bytes_sent, measure
+from hpctrain.comm.rows import Rows
 from hpctrain.comm.timeline import Link
 from hpctrain.comm.transport import MpiTransport, Transport
 from hpctrain.parallel.flat import FlatParameters
@@ -33,6 +34,8 @@ class Way:
     path : Path or None
         What has to be freed at the end.
     codec : Codec or None
+    rows : Rows or None
+        For slices of which only rows travel; None if there are to be none.
     link : Link or None
         What connects the ranks, if its speed matters for the order of the exchange.
     """
@@ -41,6 +44,7 @@ class Way:
     sums: Sums | None
     path: paths.Path | None = None
     codec: Codec | None = None
+    rows: Rows | None = None
     link: Link | None = None
 
     @property
@@ -115,14 +119,19 @@ def connect(
     sums = _sums(flat, options, buffer)
     if sums is None and buffer is not None:
         flat.move(grads=buffer)
-    return Way(path.transport, sums, path, codec, _link(path, in_flight))
+    link = _link(path, in_flight)
+    rows = None
+    if on_host and not options.sharded:  # a rank that updates a part has no use for all rows
+        path.groups.insert(0, group.dup())
+        rows = Rows(path.groups[0])
+    return Way(path.transport, sums, path, codec, rows, link)
 
 
 def _link(path: paths.Path, in_flight: int) -> Link | None:
     """Measure what connects the ranks, unless all share memory."""
     across = path.groups[-1]
     if path.kind == "node" and len(path.groups) == 1:
-        return None
+        return None  # before the group for rows is added
     return measure(across, 1 if across.size == 2 else 2, in_flight)
 
 

@@ -33,13 +33,13 @@ def test_the_check_passes_on_every_number_of_ranks(hpctrain, ranks):
 def test_the_check_fails_if_a_gradient_is_lost(monkeypatch, capsys, fault):
     begin = Summed.begin
 
-    def without_mine(self, piece):
+    def without_mine(self, piece, number=0):
         if self.transport.rank == self.transport.size - 1:
             self._buffer[piece.start : piece.stop] = 0
-        return begin(self, piece)
+        return begin(self, piece, number)
 
-    def not_equal(self, piece):
-        pending = begin(self, piece)
+    def not_equal(self, piece, number=0):
+        pending = begin(self, piece, number)
         pending.wait()
         if self.transport.rank == 1:
             self._buffer[piece.start : piece.stop] *= 1 + 1e-14

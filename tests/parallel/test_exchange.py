@@ -8,15 +8,16 @@ import pytest
 from hpctrain.comm.transport import MpiTransport
 from hpctrain.parallel.exchange import Alone, Shared, Summed
 from hpctrain.parallel.flat import Slice
+from hpctrain.parallel.ways import Way
 
 SLICES = [Slice(0, 0, 50, ()), Slice(1, 50, 51, ()), Slice(2, 51, 120, ())]
 
 
 @pytest.fixture
-def transport(world):
+def way(world):
     """MPI's collectives, on a group of their own."""
     with world.dup() as group:
-        yield MpiTransport(group)
+        yield Way(MpiTransport(group), None)
 
 
 def filled(rank):
@@ -27,19 +28,19 @@ def buffers(grads):
     return SimpleNamespace(riders=grads[:8], weights=np.zeros_like(grads), grads=grads)
 
 
-def test_a_slice_becomes_the_sum_over_the_ranks(world, transport):
+def test_a_slice_becomes_the_sum_over_the_ranks(world, way):
     grads = filled(world.rank)
 
-    Summed(transport, grads, buffers(grads)).begin(SLICES[1]).wait()
+    Summed(way, grads, buffers(grads)).begin(SLICES[1]).wait()
 
     expected = filled(world.rank)
     expected[50:51] = sum(filled(r)[50:51] for r in range(world.size))
     np.testing.assert_array_equal(grads, expected)
 
 
-def test_slices_may_be_under_way_together_and_finish_in_any_order(world, transport):
+def test_slices_may_be_under_way_together_and_finish_in_any_order(world, way):
     grads = filled(world.rank)
-    exchange = Summed(transport, grads, buffers(grads))
+    exchange = Summed(way, grads, buffers(grads))
 
     pending = [exchange.begin(piece) for piece in SLICES]
     for place in (1, 2, 0):
@@ -48,9 +49,9 @@ def test_slices_may_be_under_way_together_and_finish_in_any_order(world, transpo
     np.testing.assert_array_equal(grads, sum(filled(r) for r in range(world.size)))
 
 
-def test_a_slice_can_be_exchanged_again(world, transport):
+def test_a_slice_can_be_exchanged_again(world, way):
     grads = np.ones(120)
-    exchange = Summed(transport, grads, buffers(grads))
+    exchange = Summed(way, grads, buffers(grads))
 
     for _ in range(3):
         exchange.begin(SLICES[2]).wait()
@@ -58,17 +59,17 @@ def test_a_slice_can_be_exchanged_again(world, transport):
     np.testing.assert_array_equal(grads[51:], world.size**3)
 
 
-def test_all_ranks_have_the_same_bits(world, transport):
+def test_all_ranks_have_the_same_bits(world, way):
     grads = np.random.default_rng(world.rank).normal(size=120)
-    Summed(transport, grads, buffers(grads)).begin(SLICES[2]).wait()
+    Summed(way, grads, buffers(grads)).begin(SLICES[2]).wait()
 
     assert len(set(world.allgather_obj(grads[51:].tobytes().hex()))) == 1
 
 
 @pytest.mark.parametrize("piece", SLICES, ids="012")
-def test_ranks_that_share_an_update_have_their_part_and_the_riders(world, transport, piece):
+def test_ranks_that_share_an_update_have_their_part_and_the_riders(world, way, piece):
     grads = filled(world.rank)
-    exchange = Shared(transport, grads, buffers(grads))
+    exchange = Shared(way, grads, buffers(grads))
 
     exchange.begin(piece).wait()
 
@@ -84,9 +85,9 @@ def test_ranks_that_share_an_update_have_their_part_and_the_riders(world, transp
 
 
 @pytest.mark.parametrize("piece", SLICES, ids="012")
-def test_parts_that_were_updated_are_fetched(world, transport, piece):
+def test_parts_that_were_updated_are_fetched(world, way, piece):
     flat = buffers(np.zeros(120))
-    exchange = Shared(transport, flat.grads, flat)
+    exchange = Shared(way, flat.grads, flat)
     start, stop = exchange.own(piece)
     flat.weights[start:stop] = np.arange(start, stop)
 

@@ -1,0 +1,72 @@
+"""Sums of arrays of which each rank has some rows."""
+
+import numpy as np
+import pytest
+
+from hpctrain.comm.rows import Rows, rows_bytes
+
+
+@pytest.fixture
+def rows(world):
+    """Rows on a group of their own."""
+    with world.dup() as group:
+        yield Rows(group)
+
+
+def sample(rank, height, width, dtype, seed):
+    rng = np.random.default_rng(100 * seed + rank)
+    numbers = rng.permutation(height)[: rng.integers(0, height + 1)]
+    table = np.zeros((height, width), dtype)
+    table[numbers] = rng.normal(size=(len(numbers), width))
+    return table, numbers.astype(np.int64)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 3), (40, 16)])
+def test_the_sum_is_that_of_whole_tables_in_rank_order(world, rows, height, width, seed, dtype):
+    tables = [sample(r, height, width, dtype, seed)[0] for r in range(world.size)]
+    table, numbers = sample(world.rank, height, width, dtype, seed)
+
+    rows.allreduce(table.reshape(-1), 0, width, numbers).wait()
+
+    expected = np.zeros((height, width), dtype)
+    for other in tables:
+        expected += other
+    np.testing.assert_array_equal(table, expected)
+
+
+def test_several_may_be_under_way_and_end_in_any_order(world, rows):
+    made = [sample(world.rank, 30, 4, np.float32, seed) for seed in range(5)]
+    pending = [
+        rows.allreduce(
+            table.reshape(-1),
+            key,
+            4,
+            numbers,
+        )
+        for key, (table, numbers) in enumerate(made)
+    ]
+    order = np.random.default_rng(world.rank).permutation(5)
+    for key in order:
+        pending[key].wait(1e-4)
+
+    for seed, (table, _) in enumerate(made):
+        parts = [sample(r, 30, 4, np.float32, seed)[0] for r in range(world.size)]
+        np.testing.assert_allclose(table, sum(parts), rtol=1e-6)
+
+
+def test_memory_is_used_again(world, rows):
+    for _ in range(4):
+        table, numbers = sample(world.rank, 30, 4, np.float32, 3)
+        rows.allreduce(table.reshape(-1), 1, 4, numbers).wait()
+        made = rows.pool.made
+
+    table, numbers = sample(world.rank, 30, 4, np.float32, 3)
+    rows.allreduce(table.reshape(-1), 1, 4, numbers).wait()
+    assert rows.pool.made == made
+
+
+def test_numbers_of_rows_need_more_than_32_bits_in_large_tables():
+    assert rows_bytes(1120, 512, 4, 2) == 1120 * (2048 + 8)
+    assert rows_bytes(3 * 10**9, 1, 4, 3) == 2 * 3 * 10**9 * 12

@@ -1,0 +1,46 @@
+"""Gradients that are zero but for some rows are found by their plan."""
+
+import numpy as np
+import pytest
+
+from hpctrain import ops
+from hpctrain.autograd import Spec, Tensor
+from hpctrain.graph.rows import rows_of_outputs
+from hpctrain.parallel.program import Objective, training_plan
+
+pytestmark = pytest.mark.serial
+IDS, LABELS = Spec((4,), np.dtype(np.int32)), Spec((4,), np.dtype(np.int64))
+
+
+def plan(net, *shapes):
+    weights = [Tensor(np.ones(shape)) for shape in shapes]
+    for weight in weights:
+        weight.attach_grad()
+    goal = Objective(lambda ids: net(ids, *weights), ops.softmax_cross_entropy)
+    return training_plan(goal, ((IDS,), (LABELS,)), weights, weights)
+
+
+def test_the_table_of_an_embedding_has_the_rows_of_its_ids():
+    found = rows_of_outputs(
+        plan(lambda ids, e, w: ops.dense(ops.embedding(ids, e), w), (9, 3), (5, 3))
+    )
+    assert found == {2: 0}
+
+
+def test_a_table_that_is_used_as_a_whole_too_has_all():
+    found = rows_of_outputs(plan(lambda ids, e: ops.dense(ops.embedding(ids, e), e), (9, 3)))
+    assert found == {}
+
+
+def test_ids_that_are_computed_do_not_count():
+    found = rows_of_outputs(
+        plan(lambda ids, e: ops.embedding((ids + 1).astype("int64"), e), (9, 3))
+    )
+    assert found == {}
+
+
+def test_other_axes_are_not_rows():
+    found = rows_of_outputs(
+        plan(lambda ids, e: ops.transpose(ops.take(e, ids, 1), (1, 0)), (5, 9))
+    )
+    assert found == {}
