@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from threadpoolctl import threadpool_limits
 
 from hpctrain.errors import ConfigError
+from hpctrain.ops import dnnl
 
 if TYPE_CHECKING:  # importing it starts MPI
     from hpctrain.comm.world import World
@@ -34,7 +35,7 @@ def cores_of_rank(masks: list[list[int]], rank: int) -> float:
 
 
 def limit_threads(world: "World", wanted: int) -> tuple[int, float]:
-    """Limit the threads of BLAS and OpenMP on this rank; collective.
+    """Limit the threads of BLAS, OpenMP and oneDNN on this rank; collective.
 
     Parameters
     ----------
@@ -65,4 +66,5 @@ def limit_threads(world: "World", wanted: int) -> tuple[int, float]:
             f"than its cores ({cores:g} for each rank); set device.threads lower, or 0"
         )
     threadpool_limits(threads)
+    dnnl.limit(threads)  # OpenMP's limit holds for the thread that sets it, not for lanes
     return threads, cores

@@ -24,6 +24,7 @@ from hpctrain.graph.fused import prepare
 from hpctrain.graph.marks import AGAIN
 from hpctrain.graph.native import fuses
 from hpctrain.io.sampler import part
+from hpctrain.ops import dnnl
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.state import ModelState
@@ -70,6 +71,7 @@ def _configured(argv: Sequence[str]) -> Config:
 
 def _train(config: Config, world: World) -> Outcome:
     threads, cores = limit_threads(world, config.device.threads)
+    dnnl.choose(config.device.kernels)
     device = backend.choose(config.device.kind, world.local_rank)
     data = build.open_data(config, world)
     with ExitStack() as stack:
@@ -208,6 +210,7 @@ def _facts(config: Config, state: ModelState) -> dict[str, str]:
             name, _, value = line.partition("=")
             facts[f"{section}.{name.strip()}"] = value.strip()
     facts["fused kernels"] = str(fuses(config.graph.fuse))
+    facts["kernels"] = dnnl.provider()
     return {**facts, **state.facts(), "parameters at the start": state.digest()}
 
 
@@ -236,7 +239,8 @@ def _banner(world: World, step: DataParallel, loader: Any, threads: int) -> dict
     again = sum(AGAIN in node.marks for node in plan.graph.nodes)
     return {
         "ranks": f"{world.size} on {len(world.hosts)} host(s), {world.library}",
-        "device": f"{step.state.device}, {threads} thread(s) a rank",
+        "device": f"{step.state.device}, {threads} thread(s) a rank"
+        + (f", kernels of {dnnl.provider()}" if step.state.device.kind == "cpu" else ""),
         "parameters": sum(step.state.flat.sizes),
         "memory plan": f"{plan.arena_bytes / 2**20:.1f} MiB a rank for activations "
         f"({plan.naive_bytes / 2**20:.1f} without sharing)"

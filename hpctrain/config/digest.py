@@ -21,7 +21,8 @@ NOT_COUNTED = frozenset({
     "exchange.slice_mib", "exchange.path", "exchange.in_flight", "exchange.overlap",
     "exchange.stall_s", "exchange.abort_s",
     "parallel.pipeline", "parallel.tensor",
-    "device.kind", "device.threads", "device.engine", "memory.budget", "memory.recompute",
+    "device.kind", "device.threads", "device.kernels", "device.engine",
+    "memory.budget", "memory.recompute",
 })  # fmt: skip
 
 

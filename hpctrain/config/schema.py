@@ -209,6 +209,8 @@ class Device(Section, frozen=True):
     """type of the parameters and of all arithmetic"""
     threads: Count = 0
     """threads of one rank; 0: the cores of the host divided by its ranks"""
+    kernels: Literal["auto", "numpy"] = "auto"
+    """whose kernels run on CPUs; auto: oneDNN's where it is installed, else NumPy's"""
     engine: Literal["threaded", "serial"] = "threaded"
     """serial: one task at a time, for finding faults"""
 

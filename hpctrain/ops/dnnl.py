@@ -1,12 +1,7 @@
 """The one door to oneDNN, through cffi: kernels for CPUs at the machine's own speed.
 
-Only functions that are used are declared, with the numbers that its C API has kept since
-version 3.0. The library comes with the wheel ``onednn-cpu-gomp`` or with the system; where it
-is missing, or is built for threads that are not OpenMP's, the NumPy kernels run.
-
-References
-----------
-oneAPI specification, oneDNN, C API of version 3: https://uxlfoundation.github.io/oneDNN
+The library comes with the wheel ``onednn-cpu-gomp`` or with the system. Where it is missing,
+of another major version, or built for threads that are not OpenMP's, the NumPy kernels run.
 """
 
 import functools
@@ -23,65 +18,14 @@ import numpy as np
 
 from hpctrain.autograd import Spec
 from hpctrain.errors import EngineError
+from hpctrain.ops.dnnl_api import DECLARED
 
-__all__ = ["Library", "Settings", "describe", "fits", "library", "limit", "settings"]
+__all__ = [
+    "Library", "Settings", "choose", "describe", "fits", "library", "limit", "provider",
+    "settings",
+]  # fmt: skip
 
-_DECLARED = """
-typedef struct { int major; int minor; int patch; const char *hash;
-                 unsigned cpu_runtime; unsigned gpu_runtime; } dnnl_version_t;
-typedef struct { int arg; void *memory; } dnnl_exec_arg_t;
-const dnnl_version_t *dnnl_version(void);
-int dnnl_engine_create(void **engine, int kind, size_t index);
-int dnnl_stream_create(void **stream, void *engine, unsigned flags);
-int dnnl_memory_desc_create_with_strides(void **desc, int ndims, const int64_t *dims,
-    int dtype, const int64_t *strides);
-int dnnl_memory_desc_create_with_tag(void **desc, int ndims, const int64_t *dims,
-    int dtype, int tag);
-int dnnl_memory_desc_destroy(void *desc);
-int dnnl_memory_desc_equal(const void *a, const void *b);
-size_t dnnl_memory_desc_get_size(const void *desc);
-int dnnl_memory_create(void **memory, const void *desc, void *engine, void *address);
-int dnnl_memory_destroy(void *memory);
-int dnnl_primitive_attr_create(void **attr);
-int dnnl_primitive_attr_set_scratchpad_mode(void *attr, int mode);
-int dnnl_convolution_forward_primitive_desc_create(void **made, void *engine, int prop,
-    int alg, const void *src, const void *weights, const void *bias, const void *dst,
-    const int64_t *strides, const int64_t *dilates, const int64_t *before,
-    const int64_t *after, const void *attr);
-int dnnl_convolution_backward_data_primitive_desc_create(void **made, void *engine, int alg,
-    const void *diff_src, const void *weights, const void *diff_dst, const int64_t *strides,
-    const int64_t *dilates, const int64_t *before, const int64_t *after, const void *hint,
-    const void *attr);
-int dnnl_convolution_backward_weights_primitive_desc_create(void **made, void *engine, int alg,
-    const void *src, const void *diff_weights, const void *diff_bias, const void *diff_dst,
-    const int64_t *strides, const int64_t *dilates, const int64_t *before,
-    const int64_t *after, const void *hint, const void *attr);
-int dnnl_batch_normalization_forward_primitive_desc_create(void **made, void *engine,
-    int prop, const void *src, const void *dst, float eps, unsigned flags, const void *attr);
-int dnnl_batch_normalization_backward_primitive_desc_create(void **made, void *engine,
-    int prop, const void *diff_src, const void *diff_dst, const void *src, float eps,
-    unsigned flags, const void *hint, const void *attr);
-int dnnl_pooling_forward_primitive_desc_create(void **made, void *engine, int prop, int alg,
-    const void *src, const void *dst, const int64_t *strides, const int64_t *kernel,
-    const int64_t *dilates, const int64_t *before, const int64_t *after, const void *attr);
-int dnnl_pooling_backward_primitive_desc_create(void **made, void *engine, int alg,
-    const void *diff_src, const void *diff_dst, const int64_t *strides, const int64_t *kernel,
-    const int64_t *dilates, const int64_t *before, const int64_t *after, const void *hint,
-    const void *attr);
-int dnnl_reorder_primitive_desc_create(void **made, const void *src, void *src_engine,
-    const void *dst, void *dst_engine, const void *attr);
-const void *dnnl_primitive_desc_query_md(const void *made, int what, int index);
-int dnnl_primitive_desc_query(const void *made, int what, int index, void *result);
-int dnnl_primitive_desc_destroy(void *made);
-int dnnl_primitive_create(void **primitive, const void *made);
-int dnnl_primitive_execute(const void *primitive, void *stream, int count,
-    const dnnl_exec_arg_t *args);
-int dnnl_primitive_destroy(void *primitive);
-int omp_get_max_threads(void);
-void omp_set_num_threads(int threads);
-"""
-
-_MAJOR = 3
+_NAME, _MAJOR = "libdnnl.so.3", 3
 _SEQUENTIAL, _OPENMP = 1, 2
 _CPU, _IN_ORDER, _USER_SCRATCHPAD = 1, 1, 1
 _ANY_TAG = 1
@@ -116,6 +60,11 @@ def settings() -> Settings:
 def limit(threads: int) -> None:
     """Let kernels that are made from now on take ``threads`` threads, in any thread."""
     settings().threads = threads
+
+
+def choose(kernels: str) -> None:
+    """Take ``numpy`` kernels from now on, or those of the environment (``auto``)."""
+    settings().kernels = Settings().kernels if kernels == "auto" else kernels
 
 
 class Library:
@@ -260,10 +209,9 @@ def _found() -> tuple[Library | None, str]:
     if sys.byteorder != "little" or importlib.util.find_spec("cffi") is None:
         return None, "cffi is not installed"
     ffi = importlib.import_module("cffi").FFI()
-    ffi.cdef(_DECLARED)
-    name = "libdnnl.so.3"
-    reason = f"{name} is not installed"
-    for path in (str(Path(sys.prefix, "lib", name)), name):
+    ffi.cdef(DECLARED)
+    reason = f"{_NAME} is not installed"
+    for path in (str(Path(sys.prefix, "lib", _NAME)), _NAME):
         try:
             return Library(ffi, ffi.dlopen(path), path), ""
         except (OSError, AttributeError, NotImplementedError) as error:
@@ -277,14 +225,20 @@ def library() -> Library | None:
     return None if settings().kernels == "numpy" else _found()[0]
 
 
+def provider() -> str:
+    """Return whose kernels run on CPUs; ranks must agree on it."""
+    found = library()
+    return "NumPy" if found is None else f"oneDNN {found.version}"
+
+
 def describe() -> str:
-    """Return in one line which kernels run on CPUs."""
+    """Return in one line which kernels run on CPUs, and why or from where."""
     if settings().kernels == "numpy":
         return "NumPy (asked for)"
     found, reason = _found()
     if found is None:
         return f"NumPy ({reason}; pip install 'hpctrain[fast]')"
-    return f"oneDNN {found.version}, {found.threads()} thread(s), {found.path}"
+    return f"{provider()}, {found.threads()} thread(s), {found.path}"
 
 
 def fits(specs: Sequence[Spec]) -> bool:
