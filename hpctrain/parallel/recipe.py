@@ -211,7 +211,10 @@ def _finished(final: Sequence[int], rules: Rules, last: bool) -> Iterator[Item]:
 
 def _exchange(index: int, rules: Rules) -> Item:
     if rules.overlap:
-        return Item("exchange", index, (), (gradients(index),), "comm", True)
+        # A slice is gathered and summed under one key, and this one after that is over: also
+        # on a rank without a sample, which reads no parameter.
+        before = (parameters(index),) if rules.gathered else ()
+        return Item("exchange", index, before, (gradients(index),), "comm", True)
     return Item("post", index, (), (gradients(index),))
 
 
