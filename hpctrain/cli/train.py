@@ -16,7 +16,6 @@ from hpctrain.cli.threads import limit_threads
 from hpctrain.comm import guard
 from hpctrain.comm.agree import agree
 from hpctrain.comm.stall import Watch
-from hpctrain.comm.watched import Watched, slice_names
 from hpctrain.comm.world import World, start
 from hpctrain.config import NOT_COUNTED, Config, digest, load, split, to_toml
 from hpctrain.errors import ConfigError, HpctrainError
@@ -66,6 +65,7 @@ def _configured(argv: Sequence[str]) -> Config:
             f"parallel: got pipeline {config.parallel.pipeline} and tensor "
             f"{config.parallel.tensor}, but only data parallelism is there; leave both at 1"
         )
+    build.check(config)
     return config
 
 
@@ -183,14 +183,15 @@ def _step(
         pause_s=pause_s,
         clip_norm=config.optim.clip_norm,
         shard=build.shard(config),
+        sharded=config.optim.sharded,
+        skip=config.optim.nonfinite == "skip",
+        loss_scale=config.optim.loss_scale,
+        accumulate=config.data.accumulate,
         memory=build.memory(config),
         fuse=fuses(config.graph.fuse),
     )
-    schedule = build.schedule(config, loader.plan.steps)
-    way = way_of(traffic, world, state, options)
-    if way.transport is not None:
-        names = slice_names([p.parameters for p in state.flat.slices], state.names)
-        way = replace(way, transport=Watched(way.transport, watch.log, names))
+    schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
+    way = replace(way_of(traffic, world, state, options), log=watch.log)
     step = DataParallel(goal, state, optimizer, schedule, lanes, world.control, options, way)
     share = part(loader.plan.batch, world.rank, world.size, loader.unit)
     count = options.shard or share.stop - share.start
@@ -215,7 +216,7 @@ def _facts(config: Config, state: ModelState) -> dict[str, str]:
 
 
 def _total(config: Config, loader: Any) -> int:
-    total = config.run.epochs * loader.plan.steps
+    total = config.run.epochs * build.steps_per_epoch(config, loader.plan)
     return min(total, _max_steps(config) or total)
 
 
@@ -250,7 +251,8 @@ def _banner(world: World, step: DataParallel, loader: Any, threads: int) -> dict
         if kernels.kernels
         else None,
         "records": loader.records.n,
-        "batch": f"{loader.plan.batch} over all ranks, {loader.plan.steps} steps an epoch",
+        "batch": f"{loader.plan.batch} over all ranks, {loader.plan.steps} an epoch"
+        + (f", {step.options.accumulate} to a step" if step.options.accumulate > 1 else ""),
         "exchange": f"{len(step.state.flat.slices)} slice(s), path {step.way.kind}, "
         f"{'overlapping' if step.options.overlap else 'after the backward pass'}"
         if world.size > 1

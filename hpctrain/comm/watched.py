@@ -1,16 +1,11 @@
-"""A transport that writes into a log what it starts and what is complete."""
+"""Exchanges that write into a log when they start, are waited for, and are complete."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
-from hpctrain.backend import Array
 from hpctrain.comm.progress import Log
 from hpctrain.comm.transfer import Pending
-from hpctrain.comm.transport import State, Transport
 
-__all__ = ["Watched", "slice_names"]
+__all__ = ["noted", "slice_names"]
 
 
 def slice_names(parameters: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
@@ -36,65 +31,29 @@ def slice_names(parameters: Sequence[Sequence[int]], names: Sequence[str]) -> li
     return found
 
 
-class Watched:
-    """Another transport, with each exchange noted in a log for the report of stalls.
+def noted(pending: Pending | None, log: Log | None, key: int, name: str) -> Pending | None:
+    """Write into ``log`` that an exchange has been started, and later when it is complete.
 
     Parameters
     ----------
-    transport : Transport
-        Does the work.
-    log : Log
-        Of `hpctrain.comm.stall.Watch`.
-    names : sequence of str
-        What the keys stand for; see `slice_names`.
+    pending : Pending or None
+        What was started; None if there is nothing to wait for.
+    log : Log or None
+        Of `hpctrain.comm.stall.Watch`; None to note nothing.
+    key : int
+        The same on every rank, and started once in each step.
+    name : str
+        Of the exchange, for the report.
 
-    Notes
-    -----
-    Costs a few microseconds for each exchange.
+    Returns
+    -------
+    Pending or None
+        To be used instead of ``pending``. Costs a few microseconds for each exchange.
     """
-
-    def __init__(self, transport: Transport, log: Log, names: Sequence[str]) -> None:
-        self.rank, self.size = transport.rank, transport.size
-        self.inner = transport
-        self._log = log
-        self._names = names
-        self._parameters = [f"{name}, the new parameters" for name in names]
-
-    def part(self, count: int) -> slice:
-        """Return the part of ``count`` elements whose sum this rank makes."""
-        return self.inner.part(count)
-
-    def allreduce(self, array: Array, key: int, exact: int = 0) -> Pending:
-        """Sum over all ranks, in place."""
-        pending = self.inner.allreduce(array, key, exact)
-        return self._noted(pending, key, self._names[key])
-
-    def reduce_scatter(self, array: Array, key: int, exact: int = 0) -> Pending:
-        """Sum over all ranks; every rank gets its part."""
-        pending = self.inner.reduce_scatter(array, key, exact)
-        return self._noted(pending, key, self._names[key])
-
-    def allgather(self, array: Array, key: int) -> Pending:
-        """Bring the parts of all ranks to all."""
-        pending = self.inner.allgather(array, key)
-        # Numbered apart: the sum of a slice has its own count of steps.
-        return self._noted(pending, ~key, self._parameters[key])
-
-    def reset(self) -> None:
-        """Forget what is kept for each key."""
-        self.inner.reset()
-
-    def state(self) -> State:
-        """Return what the other transport owes."""
-        return self.inner.state()
-
-    def load(self, state: dict[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
-        """Continue from what `state` returned."""
-        self.inner.load(state)
-
-    def _noted(self, pending: Pending, key: int, name: str) -> "_Noted":
-        self._log.posted(key, name, waits=False)
-        return _Noted(pending, self._log, key)
+    if pending is None or log is None:
+        return pending
+    log.posted(key, name, waits=False)
+    return _Noted(pending, log, key)
 
 
 class _Noted:

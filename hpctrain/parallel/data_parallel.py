@@ -70,6 +70,11 @@ class DataParallel:
         How slices travel, from `hpctrain.parallel.ways`; by default by MPI's collectives on
         ``group``.
 
+    Attributes
+    ----------
+    order : tuple of int
+        The slices in the order of their exchange; see `reorder`.
+
     Notes
     -----
     A step's gradient is that of the mean loss over the global batch, however it is divided.
@@ -97,7 +102,7 @@ class DataParallel:
         self.step_number = 0
         self.way = way or plain(group, state, self.options)
         self._build({})
-        self._order: tuple[int, ...] = ()
+        self.order: tuple[int, ...] = ()
         self._after: tuple[Item, ...] = ()
         self._steps, self._planned = 0, True
         self._variables: dict[Key, Variable] = {}
@@ -135,15 +140,16 @@ class DataParallel:
         return self.way.transport
 
     @property
-    def order(self) -> tuple[int, ...]:
-        """The slices in the order of their exchange."""
-        return self._order
-
-    @property
     def variables(self) -> list[Variable]:
         """Variables that stand for the parameters and the state, for whoever reads them."""
         slices = [self._variable(("parameters", s.index)) for s in self.state.flat.slices]
         return [*slices, self._variable(("arena", 0))]
+
+    def begin_at(self, number: int) -> None:
+        """Let the next step have this number: training goes on from a checkpoint."""
+        self.step_number = number
+        if self.way.log is not None:
+            self.way.log.first_step = number
 
     def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
         """Capture and plan for a shape of batch; collective the first time.
@@ -153,7 +159,7 @@ class DataParallel:
         """
         specs = tuple(inputs), tuple(targets)
         bound = self._bound.get(specs)
-        if not self._order:
+        if not self.order:
             if self.way.rows is not None:
                 found = tables(self.group, bound.plan, self.state.flat)
                 if found:
@@ -177,7 +183,7 @@ class DataParallel:
             raise ConfigError(
                 f"order: got {list(order)}, needed each of {len(every)} slices once"
             )
-        self._order = tuple(order)
+        self.order = tuple(order)
         self._after = exchange_items(self.rules)
 
     def fix(self, order: Sequence[int]) -> None:
@@ -202,7 +208,7 @@ class DataParallel:
         """How steps are made."""
         sums = self.way.sums
         rounded = sums is not None and sums.buffer.dtype != self.state.flat.dtype
-        return rules(self.options, self._order, self.group.size > 1, sums is not None, rounded)
+        return rules(self.options, self.order, self.group.size > 1, sums is not None, rounded)
 
     def plan_of_first_shape(self) -> Plan:
         """Return the plan that `prepare` made first."""
@@ -221,7 +227,7 @@ class DataParallel:
             What this rank computes: its share of one batch, or of up to ``Options.accumulate``
             batches that make one step, as if they were one batch of all their samples.
         """
-        if not self._order:
+        if not self.order:
             raise EngineError(
                 "step: the order of the exchange is not known; call prepare on all ranks before"
             )

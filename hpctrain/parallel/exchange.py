@@ -4,13 +4,14 @@
 slice holds what the update needs. Slices are begun in one order, the same on every rank.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpctrain import backend
 from hpctrain.comm.transfer import Pending
+from hpctrain.comm.watched import noted, slice_names
 from hpctrain.parallel.flat import FlatParameters, Slice
 from hpctrain.parallel.rows import RowSlices, Table
 from hpctrain.parallel.state import ModelState
@@ -80,6 +81,8 @@ class Summed:
     flat : FlatParameters
     rows : RowSlices, optional
         Slices of which only rows travel.
+    names : sequence of str, optional
+        Of the slices, for the report of a stall.
     """
 
     def __init__(
@@ -88,10 +91,12 @@ class Summed:
         buffer: Any,
         flat: FlatParameters,
         rows: RowSlices | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         assert way.transport is not None, "several ranks have something to sum by"
         self.transport = way.transport
         self._way = way
+        self._names = names or [f"slice {piece.index}" for piece in flat.slices]
         self._rows = rows
         self._buffer = buffer
         self._flat = flat
@@ -105,10 +110,11 @@ class Summed:
     def begin(self, piece: Slice, number: int = 0) -> Pending | None:
         """Start to sum a slice."""
         if self._rows is not None and piece.index in self._rows:
-            return self._rows.begin(piece, number)
+            return self._noted(self._rows.begin(piece, number), piece)
         array, back = _on_host(self._buffer[piece.start : piece.stop])
         exact = 0 if piece.index else self._riders
-        return _returned(self.transport.allreduce(array, piece.index, exact), array, back)
+        pending = self.transport.allreduce(array, piece.index, exact)
+        return self._noted(_returned(pending, array, back), piece)
 
     def nbytes(self, piece: Slice) -> int:
         """Return how many bytes this rank sends for a slice."""
@@ -123,6 +129,9 @@ class Summed:
     def gather(self, piece: Slice) -> Pending | None:
         """Do nothing: every rank has all."""
         return None
+
+    def _noted(self, pending: Pending, piece: Slice) -> Pending | None:
+        return noted(pending, self._way.log, piece.index, self._names[piece.index])
 
     def rescale(self, factor: float) -> None:
         """Scale what compression owes, which is in units of the gradient."""
@@ -146,7 +155,8 @@ class Shared(Summed):
         """Start to sum this rank's part of a slice."""
         array, back = _on_host(self._buffer[piece.start : piece.stop])
         exact = 0 if piece.index else self._riders
-        return _returned(self.transport.reduce_scatter(array, piece.index, exact), array, back)
+        pending = self.transport.reduce_scatter(array, piece.index, exact)
+        return self._noted(_returned(pending, array, back), piece)
 
     def own(self, piece: Slice) -> tuple[int, int]:
         """Return this rank's part of ``piece``."""
@@ -156,7 +166,10 @@ class Shared(Summed):
     def gather(self, piece: Slice) -> Pending | None:
         """Start to fetch the parameters of ``piece`` that others have updated."""
         array, back = _on_host(self._flat.weights[piece.start : piece.stop])
-        return _returned(self.transport.allgather(array, piece.index), array, back)
+        pending = _returned(self.transport.allgather(array, piece.index), array, back)
+        # Noted apart: the sum of a slice has its own count of steps.
+        name = f"{self._names[piece.index]}, the new parameters"
+        return noted(pending, self._way.log, ~piece.index, name)
 
 
 def exchange_by(
@@ -175,10 +188,11 @@ def exchange_by(
     if way.transport is None or way.transport.size == 1:
         return Alone()
     sent = state.flat.grads if way.sums is None else way.sums.buffer
+    names = slice_names([piece.parameters for piece in state.flat.slices], state.names)
     if options.sharded:
-        return Shared(way, sent, state.flat)
+        return Shared(way, sent, state.flat, None, names)
     rows = RowSlices(way.rows, sent, state.flat, found) if way.rows and found else None
-    return Summed(way, sent, state.flat, rows)
+    return Summed(way, sent, state.flat, rows, names)
 
 
 def _on_host(array: Any) -> tuple[np.ndarray, Any]:

@@ -10,6 +10,7 @@ from hpctrain.comm import paths
 from hpctrain.comm.compress import Codec
 from hpctrain.comm.group import Group
 from hpctrain.comm.link import bytes_sent, measure
+from hpctrain.comm.progress import Log
 from hpctrain.comm.rows import Rows
 from hpctrain.comm.timeline import Link
 from hpctrain.comm.transport import MpiTransport, Transport
@@ -36,6 +37,8 @@ class Way:
     codec : Codec or None
     rows : Rows or None
         For slices of which only rows travel; None if there are to be none.
+    log : Log or None
+        Where exchanges are noted; see `hpctrain.comm.stall.Watch`.
     link : Link or None
         What connects the ranks, if its speed matters for the order of the exchange.
     """
@@ -46,6 +49,7 @@ class Way:
     codec: Codec | None = None
     rows: Rows | None = None
     link: Link | None = None
+    log: Log | None = None
 
     @property
     def kind(self) -> str:

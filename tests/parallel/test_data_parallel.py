@@ -171,7 +171,7 @@ def test_a_step_needs_prepare(world):
     model, data = mlp(), batches([(4, 6)])
     with create("serial") as engine:
         step = trainer(model, OPTIMIZERS["sgd"], world, engine, data[0])
-        step._order = ()
+        step.order = ()
 
         with pytest.raises(EngineError, match="call prepare on all ranks"):
             step.step(share(data[0], world))
