@@ -18,9 +18,11 @@ from hpctrain.graph.budget import Memory
 from hpctrain.io import Loader, Plan, RandomShift, Records, open_records, refuse
 from hpctrain.parallel.program import Objective, count_correct
 from hpctrain.parallel.together import Combine
+from hpctrain.parallel.work import LAG
 
 __all__ = [
-    "Data", "loader", "memory", "objective", "open_data", "optimizer", "schedule", "together",
+    "Data", "check", "loader", "memory", "objective", "open_data", "optimizer", "schedule",
+    "steps_per_epoch", "together",
 ]  # fmt: skip
 
 MIB = 2**20
@@ -104,17 +106,37 @@ def loader(
         shuffle=training,
     )
     shift = config.data.shift if training else 0
+    depth, together = config.data.prefetch, config.data.accumulate if training else 1
+    # All batches of a step are asked for before it is pushed; then tasks that name a batch keep
+    # it, or, without reading ahead, nothing does until the step is over.
+    hold = max(depth, together - 1) if depth else (LAG + 1) * together - 1
     return Loader(
         records,
         plan,
         world.rank,
         world.size,
-        engine if config.data.prefetch else None,
-        max(1, config.data.prefetch),
+        engine if depth else None,
+        max(1, depth),
         config.device.precision,
         RandomShift(shift, config.run.seed) if shift else None,
         unit=shard(config) or 1,
+        hold=hold,
     )
+
+
+def check(config: Config) -> None:
+    """Raise `ConfigError` if settings of the step do not go together."""
+    if config.optim.sharded and config.optim.clip_norm and shard(config):
+        raise ConfigError(
+            f"optim.sharded: got true with optim.clip_norm = {config.optim.clip_norm:g} and "
+            "exchange.reproducible = ranks, but the norm is a sum over the parts of the ranks, "
+            "whose bits go by their number; leave out one of the three"
+        )
+
+
+def steps_per_epoch(config: Config, plan: Plan) -> int:
+    """Return the steps that the batches of an epoch make."""
+    return -(-plan.steps // config.data.accumulate)
 
 
 def shard(config: Config) -> int:

@@ -35,6 +35,11 @@ class Coded:
         self._codec = codec
         self.residuals: dict[str, Flat] = {}
 
+    @property
+    def owes(self) -> bool:
+        """Whether the codec has residuals."""
+        return self._codec.residual
+
     def nbytes(self, count: int, itemsize: int) -> int:
         """Return how many bytes a body of ``count`` elements takes."""
         return self._codec.nbytes(count)

@@ -105,6 +105,18 @@ class Direct:
         for name, residual in state.items():
             self._residuals()[name] = np.array(residual, np.float32)
 
+    def span(self, name: str, count: int, exact: int = 0) -> slice:
+        """Return the whole slice for what goes up, this rank's sums for what comes down."""
+        part = self.part(count)
+        if not name.startswith("down/"):
+            return slice(0, count)
+        return slice(max(part.start, exact), max(part.stop, exact))
+
+    def take_over(self, owed: Array, key: int, exact: int = 0) -> None:
+        """Owe an equal part of ``owed``; without a codec that has residuals, drop it."""
+        if self._coded is not None and self._coded.owes and owed.size:
+            self._coded.residuals[f"up/{key}"] = np.divide(owed, self.size, dtype=np.float32)
+
     def _residuals(self) -> State:
         return {} if self._coded is None else self._coded.residuals
 

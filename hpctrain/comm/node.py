@@ -99,6 +99,21 @@ class Node:
         if self._up is not None:
             self._up.load(state)
 
+    def span(self, name: str, count: int, exact: int = 0) -> slice:
+        """Return what the transport between hosts says, within this rank's part."""
+        mine = self._spans_of(count, exact)[self._group.rank]
+        if self._up is None:
+            return slice(0, 0)
+        head = 0 if self._group.rank else exact
+        inner = self._up.span(name, mine.stop - mine.start, head)
+        return slice(mine.start + inner.start, mine.start + inner.stop)
+
+    def take_over(self, owed: Array, key: int, exact: int = 0) -> None:
+        """Let the transport between hosts owe this rank's part."""
+        if self._up is not None:
+            mine = self._spans_of(owed.size, exact)[self._group.rank]
+            self._up.take_over(owed[mine], key, 0 if self._group.rank else exact)
+
     def _start(
         self, what: str, steps: Callable[[Work], Steps], array: Array, key: int, exact: int
     ) -> Pending:
@@ -150,9 +165,11 @@ class Node:
         yield from self._spread(work, spans)
 
     def _spans(self, work: Work) -> list[slice]:
+        return self._spans_of(work.array.size, work.exact)
+
+    def _spans_of(self, count: int, head: int) -> list[slice]:
         """Return the parts of the local ranks; the head belongs to the first."""
-        parts = [part_of(work.array.size, self._group.size, rank) for rank in self._local]
-        head = work.exact
+        parts = [part_of(count, self._group.size, rank) for rank in self._local]
         return [
             slice(max(part.start, head if rank else 0), max(part.stop, head))
             for rank, part in enumerate(parts)

@@ -73,6 +73,19 @@ class Transport(Protocol):
     def load(self, state: State) -> None:
         """Continue from what `state` returned on the same rank of as many."""
 
+    def span(self, name: str, count: int, exact: int = 0) -> slice:
+        """Return the elements of a slice of ``count`` that ``state()[name]`` is about."""
+
+    def take_over(self, owed: Array, key: int, exact: int = 0) -> None:
+        """Owe a part of what all ranks together owe of slice ``key``.
+
+        Parameters
+        ----------
+        owed : ndarray, shape (count,), float32
+            The same on every rank, all of which call this, on the way from another number of
+            ranks: nothing that compression owes is lost.  Each rank, or host, owes as much.
+        """
+
 
 def part_of(count: int, size: int, rank: int) -> slice:
     """Return part ``rank`` of ``count`` elements in ``size`` almost equal parts.
@@ -171,6 +184,13 @@ class MpiTransport:
         return {}
 
     def load(self, state: State) -> None:
+        """Do nothing."""
+
+    def span(self, name: str, count: int, exact: int = 0) -> slice:
+        """Return no element."""
+        return slice(0, 0)
+
+    def take_over(self, owed: Array, key: int, exact: int = 0) -> None:
         """Do nothing."""
 
     def _cuts(self, count: int) -> list[tuple[slice, list[int], list[int]]]:

@@ -16,7 +16,7 @@ __all__ = ["NOT_COUNTED", "digest"]
 # parameters, and a finished run must not pass for an unfinished longer one.
 NOT_COUNTED = frozenset({
     "run.name", "run.dir", "run.resume", "run.log_every", "run.checkpoint_every", "run.keep",
-    "run.profile", "run.time_limit", "run.dry_run",
+    "run.profile", "run.time_limit", "run.dry_run", "optim.sharded",
     "data.test_batch", "data.prefetch", "data.verify", "data.cache_mib",
     "exchange.slice_mib", "exchange.path", "exchange.in_flight", "exchange.overlap",
     "exchange.stall_s", "exchange.abort_s",

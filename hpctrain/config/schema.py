@@ -101,7 +101,9 @@ class Data(Section, frozen=True):
     test: Path = "data/mnist/test"
     """the same for the test records"""
     batch: Positive = 64
-    """records in one step, over all ranks together"""
+    """records in one batch, over all ranks together"""
+    accumulate: Positive = 1
+    """batches whose gradients make one step"""
     test_batch: Positive = 500
     """records in one batch of the test, over all ranks together"""
     inputs: list[str] = field(default_factory=list)
@@ -148,6 +150,12 @@ class Optim(Section, frozen=True):
     """pull of the parameters towards zero"""
     clip_norm: NonNegative = 0.0
     """largest norm of the whole gradient; 0: no limit"""
+    nonfinite: Literal["stop", "skip"] = "stop"
+    """what an infinite or NaN gradient does: end the run, or skip the step on all ranks"""
+    loss_scale: Annotated[float, Meta(gt=0, le=2**24)] = 1.0
+    """factor on the loss, taken back from the gradient; only its start if nonfinite is skip"""
+    sharded: bool = False
+    """each rank keeps and updates its part of the optimizer's state, not all of it"""
     schedule: Literal["constant", "step", "cosine"] = "constant"
     """course of the learning rate after the warm-up"""
     warmup: NonNegative = 0.0

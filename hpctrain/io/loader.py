@@ -107,6 +107,9 @@ class Loader:
         number, so that it does not depend on the number of ranks (see `augment`).
     unit : int
         Records of a batch that go to one rank together (see `sampler.part`).
+    hold : int, optional
+        How many further batches may be asked for before the buffers of one are filled again;
+        ``depth`` if it is not given. Without an engine nothing else keeps them.
 
     Attributes
     ----------
@@ -115,9 +118,10 @@ class Loader:
 
     Notes
     -----
-    A batch is valid until its ``release()``, or until ``depth`` further batches have been
-    asked for.  There are ``depth + 1`` sets of buffers if every batch is released before the
-    next is asked for, and at most ``2 depth + 1`` otherwise.
+    A batch is valid until its ``release()``, or until ``hold`` further batches have been
+    asked for, and then until the tasks pushed so far that read it have run.  There are
+    ``depth + 1`` sets of buffers if every batch is released before the next is asked for, and
+    at most ``depth + hold + 1`` otherwise.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of the run
@@ -131,6 +135,7 @@ class Loader:
         dtype: npt.DTypeLike = np.float32,
         transform: Transform | None = None,
         unit: int = 1,
+        hold: int | None = None,
     ) -> None:
         if plan.n != records.n:
             raise ConfigError(
@@ -143,6 +148,7 @@ class Loader:
         self.rank = rank
         self.size = size
         self.depth = depth
+        self.hold = depth if hold is None else hold
         self.unit = unit
         self._capacity = part(min(plan.batch, max(plan.n, 1)), 0, size, unit).stop
         part(0, rank, size)  # refuses a rank outside the group
@@ -169,7 +175,7 @@ class Loader:
         depth = self.depth if self._engine else 0
         try:
             while ahead or following < batches.steps:
-                while len(held) > self.depth:
+                while len(held) > self.hold:
                     held.popleft().release()
                 while len(ahead) <= depth and following < batches.steps:
                     ahead.append(self._start(batches, following))

@@ -17,9 +17,9 @@ class Position:
     epoch, batch : int
         The next batch is number ``batch`` of the epoch ``epoch``; both from 0.
     step : int
-        Updates made so far.
+        Steps made so far, those that were skipped included.
     loss_sum, correct : float
-        Over the samples of this epoch so far, all ranks.
+        Over the samples of this epoch so far, all ranks, without those of skipped steps.
     count : int
         How many these are.
     """
@@ -31,9 +31,9 @@ class Position:
     correct: float = 0.0
     count: int = 0
 
-    def add(self, loss_sum: float, correct: float, count: int) -> None:
-        """Go on by one step."""
-        self.batch += 1
+    def add(self, loss_sum: float, correct: float, count: int, batches: int = 1) -> None:
+        """Go on by one step of so many batches."""
+        self.batch += batches
         self.step += 1
         self.loss_sum += loss_sum
         self.correct += correct

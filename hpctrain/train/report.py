@@ -64,9 +64,11 @@ class Report:
         rows = np.empty((self._world.size, len(mine)))
         self._world.control.allgather(mine, rows)
         count = at.count - self._last.count
-        values = {"loss": (at.loss_sum - self._last.loss_sum) / max(count, 1)}
-        if step.objective.correct is not None:
-            values["acc"] = (at.correct - self._last.correct) / max(count, 1)
+        values = {}
+        if count:  # else all steps were skipped
+            values["loss"] = (at.loss_sum - self._last.loss_sum) / count
+        if count and step.objective.correct is not None:
+            values["acc"] = (at.correct - self._last.correct) / count
         self._tell(at, values, count, rows, step.schedule.lr(result.step))
         self._data_s = 0.0
         self._since = now
@@ -103,6 +105,18 @@ class Report:
             comm=progress.comm, slowest_rank=slowest, slowest_lag=lag,
         )  # fmt: skip
 
+    def skipped(self, at: Position, result: StepResult) -> None:
+        """Say which ranks made a step skip; collective."""
+        flags = np.empty(self._world.size, np.uint8)
+        self._world.control.allgather(np.array([result.mine], np.uint8), flags)
+        if self._world.rank:
+            return
+        ranks = [int(rank) for rank in flags.nonzero()[0]]
+        scales = result.scale, result.next_scale
+        change = f" (loss scale {scales[0]:g} -> {scales[1]:g})"
+        self._console.line(f"step {at.step} skipped: {_whose(ranks)} is not finite{change}")
+        self._record("skip", at, {}, ranks=ranks, loss_scale=scales[1])
+
     def epoch(self, at: Position, values: Mapping[str, float], step: DataParallel) -> None:
         """Report on a whole epoch and its evaluation."""
         if self._world.rank == 0:
@@ -115,9 +129,18 @@ class Report:
         self._last = Position(step=at.step)
 
     def _record(
-        self, kind: str, at: Position, values: Mapping[str, float], **more: float
+        self, kind: str, at: Position, values: Mapping[str, float], **more: Any
     ) -> None:
         if self._records is not None:
             self._records.write(
                 {"kind": kind, "epoch": at.epoch + 1, "step": at.step, **values, **more}
             )
+
+
+def _whose(ranks: list[int]) -> str:
+    """Return whose gradient it is."""
+    if not ranks:
+        return "the sum of the gradients"
+    if len(ranks) == 1:
+        return f"the gradient of rank {ranks[0]}"
+    return f"the gradient of each of ranks {', '.join(map(str, ranks))}"

@@ -8,7 +8,7 @@ from hpctrain.comm.guard import agreed
 from hpctrain.comm.world import World
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.trace import Activity
-from hpctrain.train import checkpoint
+from hpctrain.train import checkpoint, owed
 from hpctrain.train.position import Position
 from hpctrain.train.rundir import RunDir
 
@@ -64,8 +64,18 @@ class Saver:
             return None
         arrays = {} if found is None else found[0]
         self._spread(arrays)
+        self._restore_step(arrays, state)
         self.last_values = state.get("values", {})
         return Position.from_plain(state["position"])
+
+    def _restore_step(self, arrays: dict[str, Any], state: dict[str, Any]) -> None:
+        """Restore what the step keeps besides parameters and optimizer."""
+        kept = state.get("loss_scale", {"value": 1.0, "good": 0, "skipped": 0})
+        self.step.scale.load(kept)
+        if self.step.transport is not None:
+            factor = self.step.scale.value / kept["value"]
+            flat, rows = self.step.state.flat, state.get("owed", [])
+            owed.restore(self.world.control, self.step.transport, flat, (arrays, rows), factor)
 
     def _find(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Load on rank 0 what there is, and put it in place."""
@@ -77,14 +87,14 @@ class Saver:
         if restored is None:
             return None
         _, arrays, state = restored
-        own = {n: a for n, a in arrays.items() if not n.startswith("ranks/")}
+        own = {n: a for n, a in arrays.items() if not n.startswith(("ranks/", owed.PREFIX))}
         self.step.state.load(own)
         return arrays, state
 
     def _spread(self, arrays: dict[str, Any]) -> None:
         """Give all ranks rank 0's state, then each its own layer state if it was kept."""
         control, state = self.world.control, self.step.state
-        state.broadcast(control)
+        state.broadcast(control, arrays)
         for name, tensor in state.moving().items():
             rows = arrays.get(f"ranks/{name}")
             ranks = control.bcast_obj(0 if rows is None else len(rows), 0)
@@ -95,12 +105,27 @@ class Saver:
             tensor.value[...] = state.on_device(every[control.rank])
 
     def save(self, at: Position, values: dict[str, float] | None = None) -> None:
-        """Save the state as it is now; collective, and training may go on at once."""
+        """Save the state as it is now; collective, and training may go on at once.
+
+        Between two steps, with no exchange under way. On rank 0 there is room for a copy of all
+        that is saved: of a sharded optimizer's state that of all ranks, and what compression
+        owes on each rank.
+        """
         arrays = self.step.state.gathered(self.world.control)
+        debts, rows = owed.collect(
+            self.world.control, self.step.transport, self.step.state.flat
+        )
         if self._run is None:
             return
+        arrays.update(debts)
         self.last_values = values or self.last_values
-        state = {"position": at.plain(), "values": self.last_values, **self._about}
+        state = {
+            "position": at.plain(),
+            "values": self.last_values,
+            "loss_scale": self.step.scale.plain(),
+            "owed": rows,
+            **self._about,
+        }
         root, number = self._run.checkpoints, at.step
         copies: dict[str, Any] = {}
 

@@ -6,6 +6,7 @@ gradient, or facts agreed at the start), so that all ranks do the same thing at 
 
 import math
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,8 @@ from hpctrain.train.signals import StopFlag
 
 __all__ = ["Outcome", "Settings", "Trainer"]
 
+MAX_SKIPPED = 100  # steps in a row
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -33,7 +36,7 @@ class Settings:
     ----------
     epochs : int
     max_steps : int
-        End after this many updates in all; 0 for no limit.
+        End after this many steps in all; 0 for no limit.
     log_every : int
         Steps between two reports.
     checkpoint_every : int
@@ -100,6 +103,7 @@ class Trainer:
         self.profile = profile
         self.settings = settings
         self.at = Position()
+        self._skipped = 0  # steps in a row
 
     def fit(self, stop: StopFlag) -> Outcome:
         """Train; collective over all ranks.
@@ -112,10 +116,10 @@ class Trainer:
         Raises
         ------
         NumericError
-            If the loss is no longer finite.
+            If the loss is no longer finite, or `MAX_SKIPPED` steps in a row were skipped.
         """
         self.at = self.saver.resume() or self.at
-        self.step.step_number = self.at.step
+        self.step.begin_at(self.at.step)
         self.report.begin(self.at)
         values: dict[str, float] = {}
         while not self._over():
@@ -138,19 +142,21 @@ class Trainer:
 
     def _epoch(self, stop: StopFlag) -> bool:
         """Make the steps that are left of an epoch; return whether to stop."""
-        pending: deque[int] = deque()
+        pending: deque[tuple[int, int]] = deque()
         stopping = False
-        for batch in self.train.epoch(self.at.epoch, self.at.batch):
+        batches = self.train.epoch(self.at.epoch, self.at.batch)
+        for group in _grouped(batches, self.step.options.accumulate):
             self.profile.before(self.step.step_number)
             self.step.stop = stop.requested()
-            pending.append(self.step.step(self._work(batch, self.train)))
-            self.report.waited(batch.wait_seconds)
+            number = self.step.step(*(self._work(batch, self.train) for batch in group))
+            pending.append((number, len(group)))
+            self.report.waited(sum(batch.wait_seconds for batch in group))
             if len(pending) > LAG:
-                stopping = self._take(pending.popleft())
+                stopping = self._take(*pending.popleft())
             if stopping or self.step.step_number == self.settings.max_steps:
                 break
         while pending:
-            stopping = self._take(pending.popleft()) or stopping
+            stopping = self._take(*pending.popleft()) or stopping
         self.step.engine.wait_all()
         self.profile.before(self.step.step_number)
         return stopping
@@ -165,15 +171,28 @@ class Trainer:
             batch.variable,
         )
 
-    def _take(self, number: int) -> bool:
+    def _take(self, number: int, batches: int) -> bool:
         """Take the result of a step, the same on every rank; return whether to stop."""
         result: StepResult = self.step.result(number)
-        if not math.isfinite(result.loss_sum):
+        finite = math.isfinite(result.loss_sum)
+        if not finite and not self.step.options.skip:
             raise NumericError(
                 f"training: the loss is {result.loss_sum} at step {number + 1}, needed a "
                 "finite number; lower optim.lr, set optim.clip_norm, or look for bad records"
             )
-        self.at.add(result.loss_sum, result.correct, result.count)
+        if finite and not result.skipped:
+            self.at.add(result.loss_sum, result.correct, result.count, batches)
+        else:
+            self.at.add(0.0, 0.0, 0, batches)
+        self._skipped = self._skipped + 1 if result.skipped else 0
+        if result.skipped:
+            self.report.skipped(self.at, result)
+        if self._skipped == MAX_SKIPPED:
+            raise NumericError(
+                f"training: {MAX_SKIPPED} steps up to step {number + 1} were skipped, because "
+                "gradients were not finite, needed one that counts; lower optim.lr, set "
+                "optim.clip_norm, or look for bad records"
+            )
         if self.at.step % self.settings.log_every == 0:
             self.report.step(self.at, result, self.step)
         return result.stop
@@ -208,9 +227,11 @@ class Trainer:
             )
 
     def _values(self, sums: Position, which: str) -> dict[str, float]:
-        values = {f"{which}_loss": sums.loss_sum / max(sums.count, 1)}
+        if not sums.count:  # all steps were skipped
+            return {}
+        values = {f"{which}_loss": sums.loss_sum / sums.count}
         if self.step.objective.correct is not None:
-            values[f"{which}_accuracy"] = sums.correct / max(sums.count, 1)
+            values[f"{which}_accuracy"] = sums.correct / sums.count
         return values
 
     def evaluate(self, loader: Loader) -> Position:
@@ -229,3 +250,15 @@ class Trainer:
             batch.release()
         self.world.control.allreduce(sums)
         return Position(loss_sum=sums[0], correct=sums[1], count=int(sums[2]))
+
+
+def _grouped(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
+    """Yield the batches of each step; the last group of an epoch may be smaller."""
+    group: list[Batch] = []
+    for batch in batches:
+        group.append(batch)
+        if len(group) == most:
+            yield group
+            group = []
+    if group:
+        yield group
