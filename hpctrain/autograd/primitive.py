@@ -113,6 +113,9 @@ class Primitive:
     rows : callable ``(**attrs) -> int or None`` or None
         Which input holds the numbers of the rows (along axis 0) of the first output that may
         differ from zero; None if any may.
+    parts : callable ``(inputs, **attrs) -> sequence`` or None
+        The same in smaller operations, from tensors to tensors, within rounding: where
+        neighbours are fused that may be faster than ``kernel``.
     onto : bool
         ``vjp`` takes one more argument, ``known``: for each input what later operations have
         given as its cotangent, or None. It returns their sum with its own, so that a loop
@@ -132,6 +135,7 @@ class Primitive:
     element: Callable[..., Any] | None = None
     total: Callable[..., tuple[tuple[int, ...], float]] | None = None
     bind: Callable[..., Callable[[], None] | None] | None = None
+    parts: Callable[..., Sequence[Any]] | None = None
     rows: Callable[..., int | None] | None = None
     onto: bool = False
 

@@ -47,7 +47,7 @@ def batch_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
         accumulate(xp, square, total, part)
     _mean_of(xp, total, x, var)
     scale = part[: var.size]
-    _rstd(xp, var, eps, scale)
+    reciprocal_root(xp, var, eps, scale)
     xp.multiply(scale, gamma, out=scale)
     repeat(wide, scale)
     repeat(total, beta)
@@ -75,7 +75,7 @@ def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
         accumulate(xp, pulled, other, part)
     sum_of(xp, total, dgamma)
     sum_of(xp, other, dbeta)
-    _rstd(xp, var, eps, rstd)
+    reciprocal_root(xp, var, eps, rstd)
     xp.multiply(dgamma, rstd, out=dgamma)
     a, b, c = total, part, other
     count = max(1, x.size // max(1, mean.size))
@@ -121,7 +121,7 @@ def layer_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
         xp.subtract(rows, m, out=out)
         _row_products(xp, out, out, r)
         xp.multiply(r, share[0], out=r)
-        _rstd(xp, r, eps, r)
+        reciprocal_root(xp, r, eps, r)
         xp.multiply(out, r, out=out)
         xp.multiply(out, gamma, out=out)
         xp.add(out, beta, out=out)
@@ -209,8 +209,8 @@ def _row_products(xp: Any, a: Any, b: Any, out: Any) -> None:
     xp.matmul(a[:, None], b[:, :, None], out=out[:, :, None])
 
 
-def _rstd(xp: Any, var: Any, eps: float, out: Any) -> None:
-    """Write one over the standard deviation."""
+def reciprocal_root(xp: Any, var: Any, eps: float, out: Any) -> None:
+    """Write one over the root of ``var`` plus ``eps``."""
     xp.add(var, var.dtype.type(eps), out=out)
     xp.sqrt(out, out=out)
     xp.reciprocal(out, out=out)

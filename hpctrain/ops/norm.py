@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
+from hpctrain.autograd import Primitive, Spec, apply, as_tensor, element, register
 from hpctrain.errors import ShapeError
 from hpctrain.ops.blocks import row_spec
 from hpctrain.ops.dnnl_norm import batch_grad_program
@@ -20,6 +20,7 @@ from hpctrain.ops.moments import (
     layer_normalise,
     layer_pull_back,
     layer_scratch,
+    reciprocal_root,
     rescale,
 )
 
@@ -71,7 +72,7 @@ def batch_norm_inference(
     """
     x = as_tensor(x)
     gamma, beta, mean, var = (as_tensor(v, like=x) for v in (gamma, beta, mean, var))
-    rstd = apply("rsqrt", apply("add", var, as_tensor(float(eps), like=var)))
+    rstd = apply("rstd", var, eps=float(eps))
     scale = apply("multiply", gamma, rstd)
     shift = apply("subtract", beta, apply("multiply", mean, scale))
     return apply("rescale", x, scale, shift)
@@ -121,6 +122,18 @@ def _batch_kernel(xp: Any, ins: Any, outs: Any, scratch: Any, *, eps: float) -> 
     batch_normalise(xp, ins, outs, eps, scratch)
 
 
+def _batch_parts(inputs: Any, *, eps: float) -> list[Any]:
+    """Write it as sums and element-wise operations.
+
+    The deviation from the mean stands here twice, so that it need not be kept.
+    """
+    x, gamma, beta = inputs
+    axes = tuple(range(x.ndim - 1))
+    mean = apply("mean", x, axis=axes, keepdims=False)
+    var = apply("mean", apply("square", x - mean), axis=axes, keepdims=False)
+    return [(x - mean) * (gamma * apply("rstd", var, eps=eps)) + beta, mean, var]
+
+
 def _batch_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> list[Any]:
     (x, gamma, _), (_, mean, var), (dy, dmean, dvar) = inputs, outputs, cotangents
     dx = dgamma = dbeta = None
@@ -150,7 +163,7 @@ def _batch_grad_kernel(xp: Any, ins: Any, outs: Any, scratch: Any, *, eps: float
 
 def _batch_grad_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> list[Any]:
     _, x, _, mean, var = inputs
-    rstd = apply("rsqrt", var + eps)
+    rstd = apply("rstd", var, eps=eps)
     average = _average(tuple(range(x.ndim - 1)))
     ddy, dx, dgamma = pull_back_again(inputs[:3], cotangents, (mean, rstd), average)
     # mean and var are functions of x, and what flows through them is already in dx
@@ -194,6 +207,15 @@ def pull_back_again(inputs: Any, cotangents: Any, moments: Any, average: Any) ->
 
 def _plus(a: Any, b: Any) -> Any:
     return b if a is None else a + b
+
+
+def _rstd_kernel(xp: Any, ins: Any, outs: Any, scratch: Any, *, eps: float) -> None:
+    reciprocal_root(xp, ins[0], eps, outs[0])
+
+
+def _rstd_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> list[Any]:
+    (rstd,) = outputs
+    return [cotangents[0] * -0.5 * rstd * rstd * rstd]
 
 
 def _rescale_infer(specs: Sequence[Spec]) -> list[Spec]:
@@ -261,11 +283,14 @@ _BATCH_GRAD = TwoKernels(_grad_infer, batch_grad_program, _batch_grad_kernel,
                          lambda s, **_: batch_scratch(s[1], 4))  # fmt: skip
 
 register(Primitive("batch_norm", "normalize", _batch_infer, _batch_kernel, _batch_vjp,
-                   scratch=lambda s, **_: batch_scratch(s[0], 3),
+                   scratch=lambda s, **_: batch_scratch(s[0], 3), parts=_batch_parts,
                    any_strides=True))  # fmt: skip
 register(Primitive("batch_norm_grad", "normalize", _grad_infer, _BATCH_GRAD.kernel,
                    _batch_grad_vjp, scratch=_BATCH_GRAD.scratch, bind=_BATCH_GRAD.bind,
                    any_strides=True))  # fmt: skip
+register(Primitive("rstd", "elementwise", lambda s, **_: s, _rstd_kernel, _rstd_vjp,
+                   inplace=((0, 0),),
+                   element=lambda var, eps: 1.0 / element.sqrt(var + eps)))  # fmt: skip
 register(Primitive("rescale", "normalize", _rescale_infer, _rescale_kernel, _rescale_vjp,
                    scratch=lambda s: [row_spec(s[0], s[0].shape[-1])] * 2,
                    any_strides=True))  # fmt: skip
