@@ -16,7 +16,6 @@ from functools import partial
 from hpctrain.autograd import Spec
 from hpctrain.comm.group import Group
 from hpctrain.comm.timeline import Link
-from hpctrain.comm.transport import Transport
 from hpctrain.engine import Engine, Variable
 from hpctrain.errors import ConfigError, EngineError
 from hpctrain.graph.cached import Statistics
@@ -74,6 +73,8 @@ class DataParallel:
     ----------
     order : tuple of int
         The slices in the order of their exchange; see `reorder`.
+    transport : Transport or None
+        What carries the slices; None for a single rank.
 
     Notes
     -----
@@ -101,6 +102,7 @@ class DataParallel:
         self.stop = False  # set by whoever wants all ranks to stop
         self.step_number = 0
         self.way = way or plain(group, state, self.options)
+        self.transport = self.way.transport
         self._build({})
         self.order: tuple[int, ...] = ()
         self._after: tuple[Item, ...] = ()
@@ -133,11 +135,6 @@ class DataParallel:
     def scale(self) -> LossScale:
         """The factor on the loss; changes with each step if it is dynamic."""
         return self._actions.scale
-
-    @property
-    def transport(self) -> Transport | None:
-        """What carries the slices; None for a single rank."""
-        return self.way.transport
 
     @property
     def variables(self) -> list[Variable]:
