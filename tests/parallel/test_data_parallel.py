@@ -9,7 +9,7 @@ from replicas import batches, convnet, mlp, parallel, serial, share, trainer, tw
 from hpctrain import ops
 from hpctrain.autograd import Primitive, Tensor, apply_row
 from hpctrain.engine import ThreadedEngine, create
-from hpctrain.errors import EngineError, ShapeError
+from hpctrain.errors import ConfigError, EngineError, ShapeError
 from hpctrain.optim import SGD, Adam
 from hpctrain.parallel.work import Options, Work
 from hpctrain.trace import Recorder
@@ -165,6 +165,35 @@ def test_the_stop_flag_of_one_rank_arrives_on_all_at_the_same_step(world, kind):
             stops.append(step.result(step.step(share(batch, world))).stop)
 
     assert stops == [False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "after"])
+def test_any_order_gives_the_same_bits(world, overlap):
+    data = batches([(8, 6)] * 6)
+    found = []
+    for shuffled in (False, True):
+        with create("threaded") as engine:
+            step = trainer(
+                mlp(), OPTIMIZERS["sgd"], world, engine, data[0], Options(overlap), 128
+            )
+            rng = np.random.default_rng(4)  # the same order on all ranks
+            for batch in data:
+                if shuffled:
+                    step.reorder(rng.permutation(len(step.order)).tolist())
+                step.result(step.step(share(batch, world)))
+            engine.wait_all()
+            found.append(step.state.digest())
+
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("order", [[0], [0, 0, 1], [1, 2]])
+def test_an_order_that_is_no_permutation_is_refused(world, order):
+    data = batches([(4, 6)])
+    with create("serial") as engine:
+        step = trainer(mlp(), OPTIMIZERS["sgd"], world, engine, data[0], slice_bytes=512)
+        with pytest.raises(ConfigError, match="slices once"):
+            step.reorder(order)
 
 
 def test_a_step_needs_prepare(world):
