@@ -1,9 +1,9 @@
-"""Find out whether every rank has a core free for a thread that spins in MPI.
+"""Find out whether every rank has a core free for a thread that waits in MPI.
 
 MPI libraries wait by looking again and again.  On a spare core that is the fastest way; on a
 core that also computes it steals what it waits for.  Neither the masks of the processes nor
 MPI's own view tell: containers and emulated hosts share cores behind their backs.  So it is
-tried: the same work alone, and beside a thread that spins.
+tried: the same work alone, and beside a thread that waits.
 """
 
 import threading
@@ -25,14 +25,15 @@ __all__ = ["Spare", "slowdown", "spare_core"]
 LIMIT = 1.10  # a shared core shows as 1.5 to 2; noise of a quiet machine stays below 1.05
 _TIMES = (3, 5)  # at least and at most
 _PATIENCE_S = 0.15  # then the fewest will do
-_WORK_S = 0.006  # longer than the time for which Linux lets a thread run before the next
+_WORK_S = 0.008  # longer than the time for which Linux lets a thread run before the next
+_SETTLE_S = 0.002
 _SIDE = 256  # of the matrices: a product of some 0.3 ms, in cache
 _TAG = 7330
 
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """Whether a thread that spins costs nothing; true or false by itself.
+    """Whether a thread that waits costs nothing; true or false by itself.
 
     Attributes
     ----------
@@ -60,16 +61,18 @@ def slowdown(alone: Sequence[float], beside: Sequence[float]) -> float:
     return median(beside) / max(median(alone), 1e-9)
 
 
-def spare_core(group: Group) -> Spare:
+def spare_core(group: Group, pause_s: float = 0.0) -> Spare:
     """Find out whether every rank has a core free for a communication thread; collective.
 
-    All ranks work at the same time, alone and beside a thread that tests a message which never
-    comes, three to five times in turns.
+    All ranks work at the same time, alone and beside a thread that waits for a message,
+    three to five times in turns.
 
     Parameters
     ----------
     group : Group
         All ranks of the run, or those of the hosts in question; free of other messages.
+    pause_s : float
+        For how long the thread sleeps between looks; with 0 it spins.
 
     Returns
     -------
@@ -94,7 +97,7 @@ def spare_core(group: Group) -> Spare:
         group.barrier()
         alone.append(work.timed())
         group.barrier()
-        with _spinning():
+        with _waiting(pause_s):
             beside.append(work.timed())
             group.barrier()
         elapsed = np.array([time.perf_counter() - begun])
@@ -126,28 +129,34 @@ class _Work:
 
 
 @contextmanager
-def _spinning() -> Iterator[None]:
-    """Let a thread spin in MPI; it has ended when the block is left, by an exception too."""
+def _waiting(pause_s: float) -> Iterator[None]:
+    """Let a thread wait for a message; it has ended when the block is left, in any way."""
     nothing = np.empty(1, np.uint8)
-    request = call("probe", MPI.COMM_SELF.Irecv, nothing, 0, _TAG)
+    receiving = call("probe", MPI.COMM_SELF.Irecv, nothing, 0, _TAG)
     stop = threading.Event()
     errors: list[Exception] = []
 
-    def spin() -> None:
+    def wait() -> None:
         try:
             while not stop.is_set():
-                call("probe", request.Test)
+                call("probe", receiving.Test)
+                if pause_s:
+                    time.sleep(pause_s)
         except Exception as error:
             errors.append(error)
 
-    thread = threading.Thread(target=spin, name="hpctrain-probe", daemon=True)
+    thread = threading.Thread(target=wait, name="hpctrain-probe", daemon=True)
     thread.start()
     try:
+        # Whoever wakes up is put on an idle core, if there is one; who goes on may have to
+        # share its own with the new thread for a while.
+        time.sleep(_SETTLE_S)
         yield
     finally:
         stop.set()
+        # The receive is posted: this is complete at once, and so is that.
+        MPI.COMM_SELF.Send(np.zeros(1, np.uint8), 0, _TAG)
         thread.join()
-        request.Cancel()
-        request.Wait()
+        receiving.Wait()
     if errors:
         raise errors[0]

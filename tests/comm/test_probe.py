@@ -46,8 +46,9 @@ def test_one_slow_rank_decides_for_all(world, monkeypatch):
     assert spare_core(world) == Spare(False, 2.0)
 
 
-def test_what_is_found_is_the_same_on_all_ranks(world):
-    found = spare_core(world)
+@pytest.mark.parametrize("pause_s", [0.0, 1e-4])
+def test_what_is_found_is_the_same_on_all_ranks(world, pause_s):
+    found = spare_core(world, pause_s)
 
     assert found.slowdown > 0
     assert found.free == (found.slowdown <= probe.LIMIT)
@@ -64,15 +65,17 @@ def running():
     return [thread for thread in threading.enumerate() if thread.name == "hpctrain-probe"]
 
 
-def test_the_thread_ends_when_an_exception_passes():
-    with pytest.raises(RuntimeError, match="work failed"), probe._spinning():
+@pytest.mark.parametrize("pause_s", [0.0, 1e-4])
+def test_the_thread_ends_when_an_exception_passes(pause_s):
+    with pytest.raises(RuntimeError, match="work failed"), probe._waiting(pause_s):
         assert len(running()) == 1
         raise RuntimeError("work failed")
 
     assert running() == []
 
 
-def test_an_error_of_mpi_in_the_thread_is_raised(monkeypatch):
+@pytest.mark.parametrize("pause_s", [0.0, 1e-4])
+def test_an_error_of_mpi_in_the_thread_is_raised(monkeypatch, pause_s):
     def fails(what, function, *args):
         if function.__name__ == "Test":
             raise ValueError(f"{what}: no")
@@ -80,7 +83,7 @@ def test_an_error_of_mpi_in_the_thread_is_raised(monkeypatch):
 
     monkeypatch.setattr(probe, "call", fails)
 
-    with pytest.raises(ValueError, match="probe: no"), probe._spinning():
+    with pytest.raises(ValueError, match="probe: no"), probe._waiting(pause_s):
         for thread in running():
             thread.join()
 
