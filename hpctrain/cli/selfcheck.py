@@ -1,12 +1,13 @@
 """``selfcheck``: training on P ranks must give what training on one rank gives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from hpctrain import backend, engine, models, nn, optim
+from hpctrain.autograd import Spec
 from hpctrain.cli.arguments import call
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.group import Group
@@ -27,7 +28,8 @@ LIMIT = 1e-10  # largest relative difference in float64
 class Case:
     """One row: a small model, an optimizer, and how gradients are exchanged.
 
-    ``together``: batch statistics are over all ranks.
+    ``together``: batch statistics are over all ranks. On one rank the batch is never divided,
+    and nothing scaled.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Case:
 
 
 _MLP = {"inputs": 12, "hidden": (16, 16), "classes": 5}
+_LENET = {"size": 16, "dropout": 0.5}
 _GPT = {"vocab": 17, "width": 16, "heads": 2, "depth": 2, "steps": 6}
 _SGD = optim.SGD(momentum=0.9, weight_decay=1e-3)
 CASES = (
@@ -47,7 +50,12 @@ CASES = (
     Case("mlp, sgd, overlap off", "mlp", _MLP, _SGD, Options(overlap=False)),
     Case("mlp, adam", "mlp", _MLP, optim.Adam()),
     Case("mlp, clipped", "mlp", _MLP, _SGD, Options(clip_norm=0.1)),
-    Case("lenet with dropout", "lenet", {"size": 16, "dropout": 0.5}, _SGD),
+    Case("mlp, loss scale", "mlp", _MLP, _SGD, Options(loss_scale=256.0, skip=True)),
+    Case("mlp, adam, sharded", "mlp", _MLP, optim.Adam(), Options(sharded=True)),
+    Case("mlp, sharded, clipped", "mlp", _MLP, _SGD, Options(sharded=True, clip_norm=0.1)),
+    Case("lenet with dropout", "lenet", _LENET, _SGD),
+    Case("lenet, accumulate 3", "lenet", _LENET, _SGD, Options(accumulate=3)),
+    Case("lenet, reproducible", "lenet", _LENET, _SGD, Options(shard=2)),
     Case("lstm", "lstm", {"vocab": 11, "width": 8, "steps": 5}, _SGD),
     Case("gpt, adamw", "gpt", _GPT, optim.AdamW(weight_decay=0.1)),
     Case("cosmo", "cosmo", {"size": 8, "channels": (2, 3, 4, 5)}, _SGD),
@@ -83,7 +91,10 @@ def check(steps: int = 5, batch: int = 13) -> int:
 def _row(case: Case, world: World, alone: Group, steps: int, batch: int) -> bool:
     """Check one case, print its row, and return whether it failed: the same on all ranks."""
     many, losses = _trained(case, world.group, steps, batch)
-    one, expected = _trained(case, alone, steps, batch)
+    plain = replace(
+        case.options, accumulate=1, shard=0, loss_scale=1.0, skip=False, sharded=False
+    )
+    one, expected = _trained(replace(case, options=plain), alone, steps, batch)
     scale = max(float(np.abs(one).max()), 1e-300)
     found = np.array([
         float(np.abs(many - one).max()) / scale,
@@ -115,8 +126,8 @@ def _trained(
     state = ModelState(work.net.collect_params(), case.optimizer, case.slice_bytes)
     goal = Objective(work.net, work.loss, None if case.workload == "cosmo" else count_correct)
     rng = np.random.default_rng(7)
-    mine = part(batch, group.rank, group.size)
     losses = []
+    axis = work.batch_axis
     with engine.create() as lanes:
         schedule = optim.Cosine(base_lr=0.05, total_steps=steps + 1)
         trainer = DataParallel(
@@ -124,16 +135,28 @@ def _trained(
         )
         for number in range(steps):
             whole = work.make(rng)
-            arrays = [_share(a, mine, work.batch_axis) for a in whole]
-            count = mine.stop - mine.start
-            piece = Work((arrays[0],), (arrays[1],), count, batch, mine.start)
+            pieces = [
+                _piece(case, group, whole, part(batch, i, case.options.accumulate), axis)
+                for i in range(case.options.accumulate)
+            ]
             if number == 0:
-                trainer.prepare(*piece.specs())
-            losses.append(trainer.result(trainer.step(piece)).loss)
+                some = slice(0, max(1, pieces[0].count))  # this rank may have none of it
+                shapes = [[Spec.of(_share(a, some, axis))] for a in whole]
+                trainer.prepare(*shapes)
+            losses.append(trainer.result(trainer.step(*pieces)).loss)
         lanes.wait_all()
     if combine:
         combine.free()
     return backend.to_host(state.flat.weights).copy(), losses
+
+
+def _piece(case: Case, group: Group, whole: Sequence[Any], places: slice, axis: int) -> Work:
+    """Return what this rank has of the batch that is at ``places`` of ``whole``."""
+    total = places.stop - places.start
+    mine = part(total, group.rank, group.size, case.options.shard or 1)
+    own = slice(places.start + mine.start, places.start + mine.stop)
+    inputs, targets = (_share(a, own, axis) for a in whole)
+    return Work((inputs,), (targets,), mine.stop - mine.start, total, mine.start)
 
 
 def _share(array: np.ndarray, mine: slice, axis: int) -> np.ndarray:
