@@ -2,8 +2,6 @@
 
 import json
 import resource
-from collections import deque
-from statistics import median
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
@@ -12,6 +10,7 @@ import tyro
 
 from hpctrain import backend, engine, models, optim
 from hpctrain.cli.exchange import Traffic, lanes_for, overlaps, way_of
+from hpctrain.cli.pace import pace
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.world import World, start
 from hpctrain.graph.native import fuses
@@ -20,13 +19,12 @@ from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.program import Objective
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way
-from hpctrain.parallel.work import LAG, Options, Work
+from hpctrain.parallel.work import Options, Work
 
 __all__ = ["step"]
 
 Name = Literal["mlp", "resnet20", "lstm", "gpt", "cosmo", "lenet"]
 WARM_UP = 12  # the order is planned after 8
-WINDOW = 5  # steps in one sample of the time
 
 
 def step(  # noqa: PLR0913 (its flags)
@@ -92,42 +90,20 @@ def _measure(
         trainer.fix(sorted(trainer.order))
     elif order == "backward":
         trainer.fix(trainer.order)
-    times, exposed, loss = _paced(trainer, part, steps)
-    figures = np.array([times, exposed])
-    world.control.allreduce(figures, "max")
-    seconds, waiting = (float(f) for f in figures)
+    found = pace(trainer, part, world.control, steps, WARM_UP)
     return {
         "peer": "hpctrain",
         "workload": work.name,
         "ranks": world.size,
         "batch_per_rank": work.batch,
-        "ms_per_step": round(seconds * 1e3, 3),
-        "samples_per_s": round(work.batch * world.size / seconds, 1),
+        "ms_per_step": round(found.step_s * 1e3, 3),
+        "samples_per_s": round(work.batch * world.size / found.step_s, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-        "loss": round(loss, 4),
-        "exposed_comm_ms": round(waiting * 1e3, 3),
+        "loss": round(found.loss, 4),
+        "exposed_comm_ms": round(found.exposed_s * 1e3, 3),
         "first_step_ms": round(first * 1e3, 3),
         **_predicted(trainer),
     }
-
-
-def _paced(trainer: DataParallel, part: Work, steps: int) -> tuple[float, float, float]:
-    """Make steps as a run does; return the time of one, exposed seconds and the last loss."""
-    pending: deque[int] = deque()
-    ends: list[float] = []
-    exposed, loss = [], 0.0
-    for number in range(WARM_UP + steps + LAG):
-        if number < WARM_UP + steps:
-            pending.append(trainer.step(part))
-        if number >= LAG:
-            loss = trainer.result(pending.popleft()).loss
-            ends.append(perf_counter())
-            exposed.append(trainer.meter.take()[1].sum())
-    trainer.engine.wait_all()
-    ends = ends[WARM_UP - 1 :]
-    spans = [(b - a) / WINDOW for a, b in zip(ends, ends[WINDOW:], strict=False)]
-    seconds = median(spans or [(ends[-1] - ends[0]) / steps])
-    return seconds, float(np.mean(exposed[WARM_UP:])), loss
 
 
 def _predicted(trainer: DataParallel) -> dict[str, Any]:
@@ -135,15 +111,15 @@ def _predicted(trainer: DataParallel) -> dict[str, Any]:
     link = trainer.way.link
     if link is None:
         return {"path": trainer.way.kind, "overlap": trainer.options.overlap}
-    found = trainer.forecast(link)
+    plan = trainer.forecast(link)
     return {
         "path": trainer.way.kind,
         "overlap": trainer.options.overlap,
         "link_mb_per_s": round(link.bytes_per_s / 1e6, 1),
-        "compute_ms": round(found.timeline().compute_s * 1e3, 3),
-        "predicted_ms": round(found.timeline(trainer.order).step_s * 1e3, 3),
-        "best_ms": round(found.timeline().step_s * 1e3, 3),
-        "backward_ms": round(found.timeline(found.backward).step_s * 1e3, 3),
+        "compute_ms": round(plan.timeline().compute_s * 1e3, 3),
+        "predicted_ms": round(plan.timeline(trainer.order).step_s * 1e3, 3),
+        "best_ms": round(plan.timeline().step_s * 1e3, 3),
+        "backward_ms": round(plan.timeline(plan.backward).step_s * 1e3, 3),
         "order": list(trainer.order),
     }
 

@@ -15,14 +15,24 @@ from hpctrain.config import Config
 from hpctrain.engine import Engine
 from hpctrain.errors import ConfigError, HpctrainError
 from hpctrain.graph.budget import Memory
+from hpctrain.graph.native import fuses
 from hpctrain.io import Loader, Plan, RandomShift, Records, open_records, refuse
 from hpctrain.parallel.program import Objective, count_correct
 from hpctrain.parallel.together import Combine
-from hpctrain.parallel.work import LAG
+from hpctrain.parallel.work import LAG, Options
 
 __all__ = [
-    "Data", "check", "loader", "memory", "objective", "open_data", "optimizer", "schedule",
-    "steps_per_epoch", "together",
+    "Data",
+    "check",
+    "loader",
+    "memory",
+    "objective",
+    "open_data",
+    "optimizer",
+    "options",
+    "schedule",
+    "steps_per_epoch",
+    "together",
 ]  # fmt: skip
 
 MIB = 2**20
@@ -93,7 +103,7 @@ def open_data(config: Config, world: World) -> Data:
 
 
 def loader(
-    config: Config, records: Records, world: World, engine: Engine, training: bool
+    config: Config, records: Records, world: World, engine: Engine | None, training: bool
 ) -> Loader:
     """Make the loader of this rank."""
     batch = config.data.batch if training else config.data.test_batch
@@ -171,6 +181,22 @@ def together(config: Config, world: World, pause_s: float = 0.0) -> Combine | No
             "parallel.sync_bn to false or exchange.reproducible to run"
         )
     return Combine(world.group, pause_s) if world.size > 1 else None
+
+
+def options(config: Config, overlap: bool, pause_s: float) -> Options:
+    """Return how steps are carried out."""
+    return Options(
+        overlap=overlap,
+        pause_s=pause_s,
+        clip_norm=config.optim.clip_norm,
+        shard=shard(config),
+        sharded=config.optim.sharded,
+        skip=config.optim.nonfinite == "skip",
+        loss_scale=config.optim.loss_scale,
+        accumulate=config.data.accumulate,
+        memory=memory(config),
+        fuse=fuses(config.graph.fuse),
+    )
 
 
 def objective(

@@ -11,8 +11,9 @@ from typing import Any
 from hpctrain import backend, engine
 from hpctrain.cli import build
 from hpctrain.cli.defaults import DEFAULT
-from hpctrain.cli.exchange import PAUSE_S, Traffic, lanes_for, overlaps, way_of
+from hpctrain.cli.exchange import PAUSE_S, lanes_for, overlaps, way_of
 from hpctrain.cli.threads import limit_threads
+from hpctrain.cli.tune import traffic_of
 from hpctrain.comm import guard
 from hpctrain.comm.agree import agree
 from hpctrain.comm.stall import Watch
@@ -27,7 +28,6 @@ from hpctrain.ops import dnnl
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.work import Options
 from hpctrain.trace import Activity, Recorder
 from hpctrain.train.console import Console
 from hpctrain.train.metrics import RecordWriter
@@ -74,12 +74,13 @@ def _train(config: Config, world: World) -> Outcome:
     dnnl.choose(config.device.kernels)
     device = backend.choose(config.device.kind, world.local_rank)
     data = build.open_data(config, world)
+    traffic, tuning = traffic_of(config, world, data.train, (device, cores))
     with ExitStack() as stack:
         recorder = Recorder(enabled=False)
         lanes = stack.enter_context(
             engine.create(
                 config.device.engine,
-                lanes_for(Traffic.of(config), readers=2),
+                lanes_for(traffic, readers=2),
                 run_ahead=RUN_AHEAD,
                 recorder=recorder,
                 on_failure=lambda error: _end_all(error, world),
@@ -90,10 +91,12 @@ def _train(config: Config, world: World) -> Outcome:
         watch = Watch(world, *limits, activity, lanes.running)
         train = build.loader(config, data.train, world, lanes, training=True)
         test = build.loader(config, data.test, world, lanes, training=False)
-        step = _step(config, world, lanes, train, (device, cores, watch))
+        step = _step(config, world, lanes, train, (device, cores, watch, traffic))
         run_dir = _run_dir(config, world, stack)  # when nothing is left that could be refused
         console = stack.enter_context(Console(world.rank, log=run_dir.log if run_dir else None))
-        console.facts(f"hpctrain: run {config.run.name}", _banner(world, step, train, threads))
+        console.facts(
+            f"hpctrain: run {config.run.name}", _banner(world, step, train, threads, tuning)
+        )
         saver = Saver(
             step,
             world,
@@ -165,31 +168,17 @@ def _step(
     config: Config, world: World, lanes: engine.Engine, loader: Any, place: tuple[Any, ...]
 ) -> DataParallel:
     """Build the model and the training step, the same on every rank."""
-    device, cores, watch = place
+    device, cores, watch, traffic = place
     pause_s = PAUSE_S if cores < 1 else 0.0
     together = build.together(config, world, pause_s)
     net, goal = guard.agreed(
         world.control, lambda: build.objective(config, loader, device, together)
     )
     optimizer = build.optimizer(config)
-    state = ModelState(
-        net.collect_params(), optimizer, round(config.exchange.slice_mib * build.MIB)
-    )
+    state = ModelState(net.collect_params(), optimizer, round(traffic.slice_mib * build.MIB))
     agree(world.control, _facts(config, state))
     state.broadcast(world.control)
-    traffic = Traffic.of(config)
-    options = Options(
-        overlap=overlaps(traffic, world, cores),
-        pause_s=pause_s,
-        clip_norm=config.optim.clip_norm,
-        shard=build.shard(config),
-        sharded=config.optim.sharded,
-        skip=config.optim.nonfinite == "skip",
-        loss_scale=config.optim.loss_scale,
-        accumulate=config.data.accumulate,
-        memory=build.memory(config),
-        fuse=fuses(config.graph.fuse),
-    )
+    options = build.options(config, overlaps(traffic, world, cores), pause_s)
     schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
     way = replace(way_of(traffic, world, state, options), log=watch.log)
     step = DataParallel(goal, state, optimizer, schedule, lanes, world.control, options, way)
@@ -234,7 +223,9 @@ def _settings(config: Config) -> Settings:
     )
 
 
-def _banner(world: World, step: DataParallel, loader: Any, threads: int) -> dict[str, Any]:
+def _banner(
+    world: World, step: DataParallel, loader: Any, threads: int, tuning: str
+) -> dict[str, Any]:
     plan = step.plan_of_first_shape()
     kernels = prepare(plan.graph)
     again = sum(AGAIN in node.marks for node in plan.graph.nodes)
@@ -255,6 +246,7 @@ def _banner(world: World, step: DataParallel, loader: Any, threads: int) -> dict
         + (f", {step.options.accumulate} to a step" if step.options.accumulate > 1 else ""),
         "exchange": f"{len(step.state.flat.slices)} slice(s), path {step.way.kind}, "
         f"{'overlapping' if step.options.overlap else 'after the backward pass'}"
+        + (f"; {tuning}" if tuning else "")
         if world.size > 1
         else None,
     }

@@ -191,6 +191,8 @@ class Exchange(Section, frozen=True):
     """run: the same command gives the same bits; ranks: any number of ranks does, in float32"""
     shard: Positive = 8
     """samples of a batch that stay together if reproducible is ranks; costs speed if small"""
+    tune: bool = False
+    """try paths, sizes and overlap before training, and keep the best for the next run"""
     stall_s: Annotated[float, Meta(gt=0)] = 60.0
     """tell what all ranks do when one has waited so many seconds for the others"""
     abort_s: NonNegative = 300.0

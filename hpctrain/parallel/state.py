@@ -88,6 +88,10 @@ class ModelState:
         """Whether this rank has a part of the optimizer's state only."""
         return bool(self.parts)
 
+    def leave(self) -> None:
+        """Move to memory of its own, before that where the buffers lie is given back."""
+        self.flat.move(self.flat.zeros(), self.flat.zeros())
+
     def factors(self) -> list[tuple[float, float]]:
         """Return (lr_mult, wd_mult) of each trained parameter."""
         return [(p.lr_mult, p.wd_mult) for p in self._parameters]

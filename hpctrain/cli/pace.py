@@ -1,0 +1,67 @@
+"""Steps one behind the other, as a run makes them, and how long they take."""
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from hpctrain.comm.group import Group
+from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.work import LAG, Work
+
+__all__ = ["Pace", "pace"]
+
+WINDOW = 5  # steps in one sample of the time
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How steps went, on the slowest rank.
+
+    Attributes
+    ----------
+    step_s : float
+        Median over all runs of 5 steps of the time of one.
+    exposed_s : float
+        Mean time in which the compute lane waited for exchanges.
+    loss : float
+        Of the last step.
+    """
+
+    step_s: float
+    exposed_s: float
+    loss: float
+
+
+def pace(step: DataParallel, part: Work, group: Group, steps: int, warm_up: int) -> Pace:
+    """Make steps on the same part of a batch; collective.
+
+    Parameters
+    ----------
+    step : DataParallel
+        Prepared for the shape of ``part``.
+    part : Work
+    group : Group
+        All ranks.
+    steps, warm_up : int
+        Steps that count, after some that do not.
+    """
+    pending: deque[int] = deque()
+    ends, exposed, loss = [], [], 0.0
+    for number in range(warm_up + steps + LAG):
+        if number < warm_up + steps:
+            pending.append(step.step(part))
+        if number >= LAG:
+            loss = step.result(pending.popleft()).loss
+            ends.append(perf_counter())
+            exposed.append(step.meter.take()[1].sum())
+    step.engine.wait_all()
+    ends = ends[warm_up - 1 :]
+    windows = [(b - a) / WINDOW for a, b in zip(ends, ends[WINDOW:], strict=False)]
+    seconds = median(windows or [(ends[-1] - ends[0]) / steps])
+    figures = np.array([seconds, np.mean(exposed[warm_up:])])
+    if group.size > 1:
+        group.allreduce(figures, "max")
+    return Pace(float(figures[0]), float(figures[1]), loss)
