@@ -113,6 +113,9 @@ class Primitive:
     rows : callable ``(**attrs) -> int or None`` or None
         Which input holds the numbers of the rows (along axis 0) of the first output that may
         differ from zero; None if any may.
+    dense : callable ``(specs, **attrs) -> bool`` or None
+        Whether inputs that are not C-contiguous are copied by each call; then a plan makes
+        the copy, once.
     parts : callable ``(inputs, **attrs) -> sequence`` or None
         The same in smaller operations, from tensors to tensors, within rounding: where
         neighbours are fused that may be faster than ``kernel``.
@@ -135,6 +138,7 @@ class Primitive:
     element: Callable[..., Any] | None = None
     total: Callable[..., tuple[tuple[int, ...], float]] | None = None
     bind: Callable[..., Callable[[], None] | None] | None = None
+    dense: Callable[..., bool] | None = None
     parts: Callable[..., Sequence[Any]] | None = None
     rows: Callable[..., int | None] | None = None
     onto: bool = False

@@ -65,6 +65,7 @@ class _Storages:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.last = _last_uses(graph)
+        self.dense = _read_densely(graph)
         self.outside = {*graph.inputs, *graph.leaves, *graph.constants, *graph.outputs}
         self.strides = {v: _contiguous(graph.specs[v]) for v in self.outside}
         self.strides.update((v, array.strides) for v, array in graph.constants.items())
@@ -103,7 +104,7 @@ class _Storages:
         source, value = node.inputs[0], node.outputs[0]
         dummy = _dummy(self.graph.specs[source], self.strides[source])
         seen = node.row.view(dummy, **dict(node.attrs))
-        if seen is None:
+        if seen is None or (value in self.dense and not seen.flags.c_contiguous):
             return False
         self.views[value] = source
         self.root[value] = self.root[source]
@@ -170,6 +171,16 @@ def _last_uses(graph: Graph) -> dict[int, int]:
     last = {v: step for step, node in enumerate(graph.nodes) for v in node.inputs}
     last.update((source, len(graph.nodes)) for _, source in graph.assigns)
     return last
+
+
+def _read_densely(graph: Graph) -> set[int]:
+    """Return the values that a kernel would copy if they were views of other strides."""
+    found = set[int]()
+    for node in graph.nodes:
+        specs = [graph.specs[v] for v in node.inputs]
+        if node.row.dense is not None and node.row.dense(specs, **dict(node.attrs)):
+            found.update(node.inputs)
+    return found
 
 
 def _contiguous(spec: Spec) -> tuple[int, ...]:

@@ -217,8 +217,8 @@ _DATA = TwoKernels(_data_infer, data_program, data_kernel, data_scratch)
 _WEIGHT = TwoKernels(_weight_infer, weight_program, weight_kernel, weight_scratch)
 
 register(Primitive("conv", "window", _infer, _FORWARD.kernel, _vjp,
-                   scratch=_FORWARD.scratch, bind=_FORWARD.bind, any_strides=True))  # fmt: skip
+                   any_strides=True, **_FORWARD.columns))  # fmt: skip
 register(Primitive("conv_grad_data", "window", _data_infer, _DATA.kernel, _data_vjp,
-                   scratch=_DATA.scratch, bind=_DATA.bind, any_strides=True))  # fmt: skip
+                   any_strides=True, **_DATA.columns))  # fmt: skip
 register(Primitive("conv_grad_weight", "window", _weight_infer, _WEIGHT.kernel, _weight_vjp,
-                   scratch=_WEIGHT.scratch, bind=_WEIGHT.bind, any_strides=True))  # fmt: skip
+                   any_strides=True, **_WEIGHT.columns))  # fmt: skip

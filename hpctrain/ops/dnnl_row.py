@@ -22,7 +22,7 @@ _BYTES = np.dtype(np.uint8)
 
 
 class TwoKernels:
-    """The columns ``kernel``, ``scratch`` and ``bind`` of a row.
+    """The columns ``kernel``, ``scratch``, ``bind`` and ``dense`` of a row.
 
     Parameters
     ----------
@@ -68,6 +68,11 @@ class TwoKernels:
         except NotImplementedError:
             return None
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What a row takes beside its kernel."""
+        return {"scratch": self.scratch, "bind": self.bind, "dense": self.dense}
+
     def scratch(self, specs: Sequence[Spec], **attrs: Any) -> Sequence[Spec]:
         """Return what either needs; a plan for a GPU is made by the same call."""
         program = self.program(specs, attrs)
@@ -75,6 +80,10 @@ class TwoKernels:
             return self._scratch(specs, **attrs)
         mine = Spec((program.nbytes,), _BYTES)
         return [mine, *self._scratch(specs, **attrs)] if _gpus() else [mine]
+
+    def dense(self, specs: Sequence[Spec], **attrs: Any) -> bool:
+        """Return whether inputs must be C-contiguous, so that others are copied first."""
+        return self.program(specs, attrs) is not None
 
     def kernel(self, xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any) -> None:
         """Compute."""

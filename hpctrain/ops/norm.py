@@ -286,8 +286,7 @@ register(Primitive("batch_norm", "normalize", _batch_infer, _batch_kernel, _batc
                    scratch=lambda s, **_: batch_scratch(s[0], 3), parts=_batch_parts,
                    any_strides=True))  # fmt: skip
 register(Primitive("batch_norm_grad", "normalize", _grad_infer, _BATCH_GRAD.kernel,
-                   _batch_grad_vjp, scratch=_BATCH_GRAD.scratch, bind=_BATCH_GRAD.bind,
-                   any_strides=True))  # fmt: skip
+                   _batch_grad_vjp, any_strides=True, **_BATCH_GRAD.columns))  # fmt: skip
 register(Primitive("rstd", "elementwise", lambda s, **_: s, _rstd_kernel, _rstd_vjp,
                    inplace=((0, 0),),
                    element=lambda var, eps: 1.0 / element.sqrt(var + eps)))  # fmt: skip

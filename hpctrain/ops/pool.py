@@ -279,14 +279,12 @@ _AVG = TwoKernels(_avg_infer, avg_program, _avg_kernel, _avg_scratch)
 _AVG_GRAD = TwoKernels(_grad_infer, avg_grad_program, _avg_grad_kernel, _avg_grad_scratch)
 
 register(Primitive("max_pool", "window", _max_infer, _MAX.kernel, _max_vjp,
-                   scratch=_MAX.scratch, bind=_MAX.bind, any_strides=True))  # fmt: skip
+                   any_strides=True, **_MAX.columns))  # fmt: skip
 register(Primitive("max_pool_grad", "window", _grad_infer, _MAX_GRAD.kernel, _max_grad_vjp,
-                   scratch=_MAX_GRAD.scratch, bind=_MAX_GRAD.bind,
-                   any_strides=True))  # fmt: skip
+                   any_strides=True, **_MAX_GRAD.columns))  # fmt: skip
 register(Primitive("max_pool_take", "window", _take_infer, _take_kernel, _take_vjp,
                    scratch=_take_scratch, any_strides=True))  # fmt: skip
 register(Primitive("avg_pool", "window", _avg_infer, _AVG.kernel, _avg_vjp,
-                   scratch=_AVG.scratch, bind=_AVG.bind, any_strides=True))  # fmt: skip
+                   any_strides=True, **_AVG.columns))  # fmt: skip
 register(Primitive("avg_pool_grad", "window", _grad_infer, _AVG_GRAD.kernel, _avg_grad_vjp,
-                   scratch=_AVG_GRAD.scratch, bind=_AVG_GRAD.bind,
-                   any_strides=True))  # fmt: skip
+                   any_strides=True, **_AVG_GRAD.columns))  # fmt: skip

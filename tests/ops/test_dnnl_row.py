@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from two_kernels import kernels, needs_dnnl, poisoned, program, run
 
+from hpctrain import ops
 from hpctrain.autograd import Spec, primitive
+from hpctrain.graph.capture import capture
+from hpctrain.graph.plan import make_plan
 from hpctrain.ops import dnnl
 
 pytestmark = [pytest.mark.serial, needs_dnnl]
@@ -51,6 +54,17 @@ def test_scratch_for_another_program_is_refused():
 
     with pytest.raises(AssertionError, match="another program"):
         row.kernel(np, [x, weight], outs, [np.empty(1, np.uint8)], **ATTRS)
+
+
+@pytest.mark.parametrize(("name", "views"), [("auto", 0), ("numpy", 1)])
+def test_a_plan_makes_the_copy_that_a_kernel_would_make_in_each_call(name, views):
+    specs = [Spec((4, 16, 12, 12), np.dtype(np.float32)), Spec.of(arrays()[1])]
+
+    with kernels(name):
+        graph = capture(lambda x, w: ops.conv(ops.transpose(x, (0, 2, 3, 1)), w), specs)
+        plan = make_plan(graph)
+
+    assert len(plan.views) == views
 
 
 def test_without_the_library_numpy_runs_within_the_scratch_that_it_asks_for():
