@@ -222,7 +222,7 @@ def objective(
     if config.device.precision != "float32":
         net.cast(config.device.precision)
     make, count = LOSSES[config.loss.name]
-    goal = Objective(net, make(), count)
+    goal = Objective(net, make(), count, combine)
     inputs, targets = (
         [Tensor(np.zeros(s.shape, s.dtype), device=device) for s in specs]
         for specs in batch_specs(loader, 1)

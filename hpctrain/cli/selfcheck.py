@@ -124,7 +124,8 @@ def _trained(
     if combine:
         nn.convert_sync_batch_norm(work.net, combine)
     state = ModelState(work.net.collect_params(), case.optimizer, case.slice_bytes)
-    goal = Objective(work.net, work.loss, None if case.workload == "cosmo" else count_correct)
+    count = None if case.workload == "cosmo" else count_correct
+    goal = Objective(work.net, work.loss, count, combine)
     rng = np.random.default_rng(7)
     losses = []
     axis = work.batch_axis

@@ -45,6 +45,7 @@ class BoundStep:
     ) -> None:
         flat = state.flat
         self.state = state
+        self._together = objective.together
         self.plan = training_plan(
             objective,
             specs,
@@ -65,7 +66,7 @@ class BoundStep:
         where = flat.where()
         leaf_of = dict(zip((id(t) for t in state.leaves), graph.leaves, strict=True))
         read = {leaf_of[id(t)]: w for t, w in zip(state.trained, where, strict=True)}
-        self.items: dict[bool, Any] = {}  # of a step, by whether it is the last part of one
+        self.items: dict[str, Any] = {}  # of a part of a step, by its role
         self.segments = cut(self.plan, read, dict(zip(graph.outputs[2:], where, strict=True)))
 
     def feed(self, work: Work, step: int, scale: float = 1.0) -> None:
@@ -76,6 +77,8 @@ class BoundStep:
         By the step, not by how often this rank has drawn: a rank may have no sample of a
         batch. And by the row in the global batch.
         """
+        if self._together is not None:
+            self._together.present = work.count > 0
         weight = np.asarray(scale / work.global_count, self.state.flat.dtype)
         for stream in self.state.streams:
             stream.value[1:] = step * DRAWS, work.row

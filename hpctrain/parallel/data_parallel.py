@@ -30,10 +30,11 @@ from hpctrain.parallel.program import Objective
 from hpctrain.parallel.recipe import (
     Item,
     Key,
+    Role,
     Rules,
+    end_items,
     exchange_items,
     gradient_items,
-    nothing_items,
     posted_early,
     rules,
 )
@@ -226,7 +227,7 @@ class DataParallel:
         """
         if not self.order:
             raise EngineError(
-                "step: the order of the exchange is not known; call prepare on all ranks before"
+                "step: the order of exchange is not known; call prepare on all ranks before"
             )
         if len(parts) > max(1, self.options.accumulate):
             raise ConfigError(
@@ -238,10 +239,12 @@ class DataParallel:
         self._steps += 1
         if self._planned and self._steps in REPLAN_AT and self.way.link is not None:
             self.reorder(self.forecast(self.way.link).order)
-        cut = parts_of_step(parts, self.options.shard)
-        pushed = self._gradient(cut, number) if cut else self._nothing(parts[0], number)
-        last = Turn(number, parts[-1])
-        pushed += [(item, last) for item in self._after]
+        silent = self.objective.together is not None
+        cut = parts_of_step(parts, self.options.shard, silent)
+        pushed = self._gradient(cut, number)
+        end = Turn(number, parts[-1], stop=self.stop)
+        pushed += [(item, end) for item in end_items([part.count for part in cut], self.rules)]
+        pushed += [(item, end) for item in self._after]
         if not self.options.overlap:
             pushed = [pushed[i] for i in posted_early([item for item, _ in pushed])]
         for item, turn in pushed:
@@ -254,19 +257,17 @@ class DataParallel:
         return self._actions.results.pop(number)
 
     def _gradient(self, parts: Sequence[Work], number: int) -> list[tuple[Item, Turn]]:
-        rules, found = self.rules, []
-        for place, part in enumerate(parts):
-            bound = self._bound.get(part.specs())
-            turn = Turn(number, part, bound, place == 0, self.stop and place == 0)
-            last = place == len(parts) - 1
-            if last not in bound.items:
-                bound.items[last] = gradient_items(bound.segments, rules, last)
-            found += [(item, turn) for item in bound.items[last]]
+        rules, found, counted = self.rules, [], 0
+        for part in parts:
+            bound, first = self._bound.get(part.specs()), part.count > 0 and not counted
+            turn = Turn(number, part, bound, first, self.stop and first)
+            role: Role = "last" if part is parts[-1] else "part"
+            role = role if part.count else "silent"
+            if role not in bound.items:
+                bound.items[role] = gradient_items(bound.segments, rules, role)
+            found += [(item, turn) for item in bound.items[role]]
+            counted += part.count
         return found
-
-    def _nothing(self, work: Work, number: int) -> list[tuple[Item, Turn]]:
-        turn = Turn(number, work, stop=self.stop)
-        return [(item, turn) for item in nothing_items(self.rules)]
 
     def _push(self, item: Item, turn: Turn) -> None:
         reads = [self._variable(key) for key in item.reads]

@@ -13,6 +13,7 @@ from hpctrain.graph.capture import capture, capture_gradient
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.passes import EXACT, FUSED, optimise
 from hpctrain.graph.plan import Plan, make_plan
+from hpctrain.parallel.together import Combine
 
 __all__ = [
     "Objective", "count_correct", "evaluation_graph", "evaluation_plan", "training_graph",
@@ -49,11 +50,15 @@ class Objective:
         Takes outputs and targets, returns one loss for each sample, shape (batch,).
     correct : callable or None
         Takes outputs and targets, returns the scalar number of right answers.
+    together : Combine or None
+        What layers of ``net`` ask for statistics over all ranks. Then every rank runs the plan
+        of every part of a step, for who has no sample of it by `hpctrain.parallel.together`.
     """
 
     net: Callable[..., Any]
     loss: Callable[..., Any]
     correct: Callable[..., Any] | None = None
+    together: Combine | None = None
 
     def __call__(self, inputs: Sequence[Any], targets: Sequence[Any]) -> tuple[Any, ...]:
         """Return the losses, then the number of right answers, then the outputs."""

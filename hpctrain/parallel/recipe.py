@@ -10,14 +10,14 @@ and rules give the same items, so that all ranks push the same exchanges in the 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from hpctrain.graph.segments import Segment
 from hpctrain.parallel.work import Options
 
 __all__ = [
-    "Item", "Key", "Rules", "exchange_items", "gradient_items", "nothing_items", "posted_early",
-    "rules",
+    "Item", "Key", "Role", "Rules", "end_items", "exchange_items", "gradient_items",
+    "nothing_items", "posted_early", "rules",
 ]  # fmt: skip
 
 Key = tuple[str, int]  # a variable of the engine: its kind and, of slices, the number
@@ -131,25 +131,51 @@ def gradients(index: int) -> Key:
     return ("gradients", index)
 
 
-def gradient_items(segments: Sequence[Segment], rules: Rules, last: bool) -> tuple[Item, ...]:
+Role = Literal["part", "last", "silent"]
+
+
+def gradient_items(segments: Sequence[Segment], rules: Rules, role: Role) -> tuple[Item, ...]:
     """Return the items that compute the gradient of one part of a batch.
 
     Parameters
     ----------
     segments : sequence of Segment
     rules : Rules
-    last : bool
-        Whether it is the last part of the step: its final slices may be exchanged.
+    role : {"part", "last", "silent"}
+        Whether it is the last part of the step: its final slices may be exchanged. Or a part
+        that other ranks compute, which only takes part in their messages.
     """
+    last = role == "last"
     items = [Item("feed", 0, (VERDICT,) if rules.checked else (), (ARENA,))]
     for number, segment in enumerate(segments):
         items.append(_run(number, segment))
+        if role == "silent":
+            continue
         items += _finished(sorted(set(segment.final) - {0}), rules, last)
+    if role == "silent":
+        return tuple(items)
     items.append(Item("ride", 0, (ARENA,), (gradients(0),)))
     items += _finished([0], rules, last)
     if last and rules.checked:
         items.append(Item("flag", 0, (), (FLAG, gradients(0))))
     return tuple(items)
+
+
+def end_items(counts: Sequence[int], rules: Rules) -> tuple[Item, ...]:
+    """Return what ends a gradient that the last of its parts does not, because it is silent.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Samples of each part.
+    rules : Rules
+    """
+    if not any(counts):
+        return nothing_items(rules)
+    if counts[-1] or not rules.checked:
+        return ()
+    looks = [Item("look", i, (gradients(i),), (FLAG,)) for i in rules.order]
+    return (*looks, Item("flag", 0, (), (FLAG, gradients(0))))
 
 
 def nothing_items(rules: Rules) -> tuple[Item, ...]:

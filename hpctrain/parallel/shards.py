@@ -15,12 +15,13 @@ import numpy as np
 
 from hpctrain.errors import ConfigError
 from hpctrain.parallel.flat import FlatParameters, Slice
+from hpctrain.parallel.together import made_up
 from hpctrain.parallel.work import Work
 
 __all__ = ["Sums", "cut_work", "parts_of_step"]
 
 
-def parts_of_step(batches: Sequence[Work], shard: int) -> list[Work]:
+def parts_of_step(batches: Sequence[Work], shard: int, silent: bool = False) -> list[Work]:
     """Return what this rank computes for one step on all ``batches``, one part after the other.
 
     Parameters
@@ -29,18 +30,31 @@ def parts_of_step(batches: Sequence[Work], shard: int) -> list[Work]:
         Each with the counts and rows of its own global batch.
     shard : int
         As for `cut_work`.
+    silent : bool
+        Of a batch of which it has no sample, run a sample made up: others need its messages.
 
     Returns
     -------
     list of Work
-        Without those of no sample. Counts and rows are those of one batch of all samples, in
-        the order of the batches: so gradients have the right weights, and random draws are
-        those of that one batch.
+        Unless ``silent``, without those of no sample. Counts and rows are those of one batch
+        of all samples, in the order of the batches: so gradients have the right weights, and
+        random draws are those of that one batch.
+
+    Raises
+    ------
+    ConfigError
+        If ranks share statistics of a batch and are to cut it.
     """
+    if shard and silent:
+        raise ConfigError(
+            "shards: batch statistics are over all ranks, but shards are computed one after "
+            "the other; use no shards, or layers with statistics of their own"
+        )
     total = sum(work.global_count for work in batches)
     found, before = [], 0
     for work in batches:
-        if work.count:
+        if work.count or silent:
+            work = work if work.count else made_up(work)
             found += [
                 replace(piece, global_count=total, row=before + piece.row)
                 for piece in cut_work(work, shard)

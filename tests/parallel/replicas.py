@@ -27,13 +27,14 @@ class Model:
 
     parameters: dict[str, Parameter]
     net: Any
+    together: Any = None
 
     def tensor(self, name):
         return self.parameters[name].data()
 
     @property
     def objective(self):
-        return Objective(self.net, ops.softmax_cross_entropy, count_correct)
+        return Objective(self.net, ops.softmax_cross_entropy, count_correct, self.together)
 
 
 def parameters(shapes, seed=3):

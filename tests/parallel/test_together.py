@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-from replicas import Model, batches, parallel, serial
+from replicas import Model, batches, parallel, serial, share, trainer
 
 from hpctrain import nn, ops
 from hpctrain.autograd import Spec, Tensor, backward, grad, record
+from hpctrain.engine import create
+from hpctrain.errors import ConfigError
 from hpctrain.graph.budget import Memory
 from hpctrain.graph.execute import Executor
 from hpctrain.io.sampler import part
@@ -260,10 +262,11 @@ def test_the_order_of_messages_does_not_depend_on_the_size_of_a_part(memory, fus
 @pytest.mark.parametrize("kind", ["serial", "threaded"])
 def test_training_together_is_training_alone(world, combine, kind, overlap):
     one, many = convnet(), convnet()
-    data = batches([(n, 6, 5, 2) for n in (7, 9, 4, 13, 5)])
+    data = batches([(n, 6, 5, 2) for n in (7, 2, 9, 1, 13, 1)])
     optimizer = SGD(momentum=0.9)
     expected = serial(one, optimizer, data)
     convert_sync_batch_norm(many.net, combine)
+    many.together = combine
 
     results, state = parallel(many, optimizer, world, data, kind, Options(overlap), 256)
 
@@ -275,3 +278,43 @@ def test_training_together_is_training_alone(world, combine, kind, overlap):
         place = "layers" if parameter.grad_req == "null" else "parameters"
         close(found[f"{place}/{name}"], parameter.data().asnumpy(), 1e-11)
     assert len(set(world.allgather_obj(state.digest()))) == 1
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["replicas", "sharded"])
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "after"])
+@pytest.mark.parametrize("sizes", [(7, 1, 4), (1, 7, 2), (2, 1, 1)])
+def test_batches_that_are_added_up_are_silent_where_a_rank_has_none(
+    world, combine, sizes, overlap, sharded
+):
+    """Statistics are those of each batch, as on one rank."""
+    steps = [batches([(n, 6, 5, 2) for n in sizes], seed) for seed in range(3)]
+    options = Options(overlap, skip=True, accumulate=3, sharded=sharded)
+    alone = world.split(world.rank)
+    found = []
+    for group in (alone, world):
+        model = convnet()
+        if group is world:
+            convert_sync_batch_norm(model.net, combine)
+            model.together = combine
+        with create() as engine:
+            first = steps[0][np.argmax(sizes)]
+            step = trainer(model, SGD(momentum=0.9), group, engine, first, options, 256)
+            for parts in steps:
+                result = step.result(step.step(*(share(p, group) for p in parts)))
+                assert (result.count, result.bad) == (sum(sizes), 0)
+            engine.wait_all()
+        found.append([tensor.array for tensor in step.state.leaves])
+
+    for want, have in zip(*found, strict=True):
+        close(have, want, 1e-11)
+    alone.free()
+
+
+def test_shards_are_refused(world, combine):
+    """They are computed one after the other, and a statistic is of all of a batch."""
+    model = convnet()
+    model.together = combine
+    data = batches([(4, 6, 5, 2)])
+
+    with pytest.raises(ConfigError, match="batch statistics are over all ranks"):
+        parallel(model, SGD(), world, data, options=Options(shard=2))
