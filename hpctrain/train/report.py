@@ -113,7 +113,7 @@ class Report:
             return
         ranks = [int(rank) for rank in flags.nonzero()[0]]
         scales = result.scale, result.next_scale
-        change = f" (loss scale {scales[0]:g} -> {scales[1]:g})"
+        change = f" (loss scale {scales[0]:.9g} -> {scales[1]:.9g})"
         self._console.line(f"step {at.step} skipped: {_whose(ranks)} is not finite{change}")
         self._record("skip", at, {}, ranks=ranks, loss_scale=scales[1])
 

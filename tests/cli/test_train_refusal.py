@@ -80,10 +80,18 @@ def shards_apart(data, folder):
     }, "parallel.sync_bn: got true with exchange.reproducible = ranks"
 
 
+def parts_that_clip(data, folder):
+    return {
+        "optim.sharded": "true",
+        "optim.clip_norm": 1.0,
+        "exchange.reproducible": "ranks",
+    }, "optim.sharded: got true with optim.clip_norm = 1 and exchange.reproducible = ranks"
+
+
 CASES = [
     missing, truncated, flipped, wrong_type, small_batch, unknown_model, no_function,
     unfit_model, wrong_argument, pipeline, too_many_threads, no_checkpoint, tight_budget,
-    nothing_to_synchronise, shards_apart,
+    nothing_to_synchronise, shards_apart, parts_that_clip,
 ]  # fmt: skip
 
 

@@ -94,6 +94,19 @@ def test_a_batch_stays_valid_for_depth_further_batches(made, engine, depth):
     assert loader.buffer_sets <= 2 * depth + 1
 
 
+@pytest.mark.parametrize("hold", [1, 3, 8])
+def test_a_batch_stays_valid_for_as_many_more_as_a_step_takes(made, engine, hold):
+    loader = Loader(open_records(made[0]), Plan(100, 9, seed=3), engine=engine, hold=hold)
+    held = []
+    for batch in loader.epoch(0):
+        held = [*held, (batch, copies(batch))][-hold - 1 :]
+        if engine:
+            engine.wait_all()
+        assert all(copies(kept) == before for kept, before in held)
+
+    assert loader.buffer_sets <= loader.depth + hold + 1
+
+
 def test_prompt_release_needs_few_buffers(made, engine):
     loader = Loader(open_records(made[0]), Plan(100, 5), engine=engine, depth=2)
 

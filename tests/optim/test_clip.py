@@ -42,3 +42,15 @@ def test_a_gradient_that_is_not_finite_cannot_be_missed(squares):
 def test_the_limit_is_positive():
     with pytest.raises(ConfigError, match="max_norm 0"):
         optim.clip_scale(1.0, max_norm=0)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("place", [0, 65_535, 65_536, 100_000])
+def test_finite_finds_the_one_element_that_is_not(bad, place):
+    grad = np.full(100_001, 1e30, np.float32)
+    assert optim.finite(grad)
+
+    grad[place] = bad
+
+    assert not optim.finite(grad)
+    assert optim.finite(grad[:place]) and optim.finite(grad[place + 1 :])
