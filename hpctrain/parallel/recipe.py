@@ -77,6 +77,8 @@ class Rules:
     checked : bool
         The update, and the next step, wait for word that all gradients of all ranks are
         finite, and so is their sum, which its norm tells.
+    served : bool
+        Servers make the updates: what comes back are parameters.
     """
 
     order: tuple[int, ...]
@@ -87,6 +89,7 @@ class Rules:
     clipped: bool = False
     shared_norm: bool = False
     checked: bool = False
+    served: bool = False
 
     @property
     def measured(self) -> bool:
@@ -189,6 +192,8 @@ def exchange_items(rules: Rules) -> tuple[Item, ...]:
     items = [_exchange(index, rules) for index in rules.order]
     if not rules.overlap:
         items += [Item("finish", i, (), (gradients(i),)) for i in rules.order]
+    if rules.served:
+        return (*items, *_landed(rules))
     if rules.settled:
         items += [Item("settle", i, (), (gradients(i),)) for i in rules.order]
     items += _measured(rules)
@@ -198,6 +203,15 @@ def exchange_items(rules: Rules) -> tuple[Item, ...]:
     items += _gathered(rules)
     items.append(Item("keep", 0, (gradients(0), *((VERDICT,) if rules.checked else ()))))
     return tuple(items)
+
+
+def _landed(rules: Rules) -> Iterator[Item]:
+    """Yield what follows where servers make the updates."""
+    for index in rules.order:
+        yield Item("land", index, (), (parameters(index), gradients(index)))
+    if rules.checked:
+        yield Item("judge", 0, (gradients(0),), (VERDICT,))
+    yield Item("keep", 0, (gradients(0), *((VERDICT,) if rules.checked else ())))
 
 
 def posted_early(items: Sequence[Item]) -> list[int]:

@@ -2,7 +2,8 @@
 
 On as many ranks, with the same slices and the same path, a run goes on with the same bits. On
 others all ranks together owe as much as before: the sum over the old ranks, in float32, is
-divided evenly. If compression is switched off, what was owed is dropped.
+divided evenly. What was owed is dropped where nothing is compressed any more: by a single rank,
+or if compression is switched off.
 """
 
 from collections.abc import Mapping, Sequence

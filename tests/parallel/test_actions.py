@@ -219,3 +219,34 @@ def test_each_rank_keeps_a_part_of_the_optimizer_s_state(world):
         assert sum(each) == state.flat.total
         # A part ends at a cache line: up to 16 elements more or less in each slice.
         assert max(each) - min(each) <= 16 * len(state.flat.slices)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
+def test_a_nan_never_gets_into_what_compression_owes(world, sharded):
+    """And debts are in units of the gradient, so that they go by the loss scale."""
+    many = mlp()
+    for parameter in many.parameters.values():
+        parameter.cast(np.float32)
+    data = [(x.astype(np.float32), y) for x, y in data_of((12,) * 6, poisoned=(2,))]
+    options = Options(skip=True, loss_scale=16.0, sharded=sharded)
+    state, owed = ModelState(many.parameters, ADAM, 256), []
+    with (
+        create("threaded") as engine,
+        make("direct", world, codec("2bit", threshold=0.1)) as path,
+    ):
+        way = Way(path.transport, None, path)
+        step = DataParallel(many.objective, state, ADAM, SCHEDULE, engine, world, options, way)
+        step.prepare(*share(data[0], world).specs())
+        for batch in data:
+            trained(step, [[batch]])
+            owed.append(path.transport.state())
+        halved = step._exchange.rescale(0.5) or path.transport.state()
+
+    assert all(np.isfinite(array).all() for kept in owed for array in kept.values())
+    assert any(array.any() for array in owed[-1].values())
+    for name, array in halved.items():
+        np.testing.assert_array_equal(array, owed[-1][name] / 2)
+    assert np.isfinite(state.flat.weights).all()
+    assert (step.scale.value, step.scale.skipped) == (8.0, 1)
+    assert len(set(world.allgather_obj(state.digest()))) == 1
