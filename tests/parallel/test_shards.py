@@ -97,7 +97,9 @@ def test_a_step_exchanges_once(world):
         options = Options(accumulate=3)
         step = trainer(mlp(), SGD_M, world, engine, steps[0][0], options, 256)
         begin = step._exchange.begin
-        step._exchange.begin = lambda piece: begun.append(piece.index) or begin(piece)
+        step._exchange.begin = lambda piece, *rest: (
+            begun.append(piece.index) or begin(piece, *rest)
+        )
         for batch in steps:
             step.result(step.step(*(share(b, world) for b in batch)))
         engine.wait_all()
