@@ -31,7 +31,7 @@ def world():
 
 
 @pytest.mark.parametrize("looks", [1, 2, 3])
-@pytest.mark.parametrize("options", [Options(accumulate=3), Options(accumulate=2, shard=2)])
+@pytest.mark.parametrize("options", [Options(accumulate=3), Options(accumulate=2, shard=1)])
 def test_a_run_of_steps_of_several_batches_goes_on_bit_for_bit(
     world, shared_path, options, looks
 ):
