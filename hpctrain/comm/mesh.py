@@ -84,6 +84,8 @@ class Mesh:
     ----------
     shape, place : Shape
         The size of the grid, and where this rank lies in it.
+    whole : Group
+        All ranks, as given.
     data, pipeline, tensor : Group
         The ranks that differ from this one along that axis only; in each, the rank is the
         coordinate.
@@ -99,6 +101,7 @@ class Mesh:
     ) -> None:
         self.shape = shape_of(group.size, data, pipeline, tensor)
         self.place = coordinates(group.rank, self.shape)
+        self.whole = group
         self.data, self.pipeline, self.tensor = (self._row(group, axis) for axis in range(3))
 
     def _row(self, group: Group, axis: int) -> Group:

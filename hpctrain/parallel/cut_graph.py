@@ -9,7 +9,7 @@ State stays on one stage: from the first node that reads it to the one that make
 value nothing is cut.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ from hpctrain.graph.marks import GROUP
 from hpctrain.parallel.cutting import cut
 from hpctrain.parallel.stages import Cut, Layer, Network, cut_at
 
-__all__ = ["cut_graph", "network_of", "stage_graph"]
+__all__ = ["cut_graph", "cut_where", "network_of", "stage_graph"]
 
 
 def network_of(graph: Graph, seconds: Sequence[float] = ()) -> Network:
@@ -101,6 +101,52 @@ def cut_graph(
             f"cut: got {stages} stages for {len(groups)} groups ({names}), needed as many"
         )
     return _by_groups(graph, groups, seconds)
+
+
+def cut_where(
+    graph: Graph, homes: Mapping[int, Sequence[int]], stages: int
+) -> tuple[Graph, Cut]:
+    """Cut a graph where its leaves are: each node on the first stage that can compute it.
+
+    Parameters
+    ----------
+    graph : Graph
+        Such as the inference mode of a model whose training is cut.
+    homes : mapping of int to sequence of int
+        The stages that have a leaf, ascending.
+    stages : int
+        Some of them may be left without nodes; what is sent goes through them.
+
+    Returns
+    -------
+    (Graph, Cut)
+        The graph with its nodes in the order of the stages, and where it is cut.
+
+    Raises
+    ------
+    ConfigError
+        If a node reads what only an earlier stage has.
+    """
+    made, found = _makers(graph), list[int | None]()
+    for node in graph.nodes:
+        before = [s for v in node.inputs if v in made and (s := found[made[v]]) is not None]
+        stage = max(before, default=None)
+        for value in node.inputs:
+            if value not in homes:
+                continue
+            later = [home for home in homes[value] if home >= (stage or 0)]
+            if not later:
+                raise ConfigError(
+                    f"cut: {node} reads {graph.names.get(value, value)} of stage "
+                    f"{homes[value][-1]} behind stage {stage}, needed it there or later"
+                )
+            stage = later[0]
+        found.append(stage)
+    place = _where_needed(graph, found)
+    order = sorted(range(len(place)), key=place.__getitem__)
+    ordered = replace(graph, nodes=tuple(graph.nodes[p] for p in order))
+    bounds = [sum(stage < limit for stage in place) for limit in range(stages + 1)]
+    return ordered, cut_at(network_of(ordered), bounds, empty=True)
 
 
 def stage_graph(graph: Graph, cut: Cut, number: int) -> Graph:

@@ -109,6 +109,8 @@ class FlatParameters:
         views of the buffers; the tensors stay the same.
     slice_bytes : int
         Size of a slice, about.
+    like : Tensor, optional
+        Has the dtype and device of the buffers if there are no tensors.
 
     Attributes
     ----------
@@ -117,14 +119,20 @@ class FlatParameters:
         The head of ``grads``.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], slice_bytes: int) -> None:
-        dtypes = {t.dtype for t in tensors}
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        slice_bytes: int,
+        like: Tensor | None = None,
+    ) -> None:
+        models = tensors or ([] if like is None else [like])
+        dtypes = {t.dtype for t in models}
         if len(dtypes) != 1:
             raise ShapeError(
                 f"flat parameters: got {len(dtypes)} dtypes, needed one; cast the model"
             )
         self.dtype = dtypes.pop()
-        self.device = tensors[0].device
+        self.device = models[0].device
         self.tensors = list(tensors)
         self.sizes = [t.size for t in tensors]
         self.offsets, self.total = make_offsets(self.sizes, self.dtype.itemsize)

@@ -26,6 +26,7 @@ from hpctrain.graph.capture import Capture
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.marks import marked
 from hpctrain.graph.passes import EXACT, optimise
+from hpctrain.graph.recompute import recompute_regions
 from hpctrain.graph.split import split
 
 __all__ = ["StageParts", "stage_parts"]
@@ -62,13 +63,14 @@ class StageParts:
     backward_keeps: tuple[int, ...]
 
 
-def stage_parts(
+def stage_parts(  # noqa: PLR0913 (a stage of a model)
     part: Graph,
     leaves: Sequence[Tensor],
     wanted: Sequence[Tensor],
     ends: tuple[int, int],
     loss: int | None = None,
     device: Device = CPU,
+    again: bool = False,
 ) -> StageParts:
     """Make the graphs of F, B and W of one stage.
 
@@ -86,6 +88,8 @@ def stage_parts(
     loss : int, optional
         The output of ``part`` that is made small, if it is made here.
     device : Device
+    again : bool
+        Compute values of marked blocks again in B and W; see `hpctrain.graph.recompute`.
 
     Returns
     -------
@@ -93,6 +97,8 @@ def stage_parts(
         Optimised, each by itself.
     """
     joint, (outputs, cotangents, given) = _joint(part, leaves, wanted, ends, loss, device)
+    if again:
+        joint = recompute_regions(joint)
     front, back, saved = split(optimise(joint, _TOGETHER), outputs, given)
     middle, rest, later = split(back, cotangents, 0)
     kept = tuple(v for v in saved if v not in front.inputs)

@@ -122,7 +122,7 @@ class Cut:
         return (*(stage.start for stage in self.stages), self.stages[-1].stop)
 
 
-def cut_at(network: Network, bounds: Sequence[int]) -> Cut:
+def cut_at(network: Network, bounds: Sequence[int], empty: bool = False) -> Cut:
     """Cut a network at given places.
 
     Parameters
@@ -130,9 +130,11 @@ def cut_at(network: Network, bounds: Sequence[int]) -> Cut:
     network : Network
     bounds : sequence of int
         0, the places at which further stages begin, and the number of layers.
+    empty : bool
+        Allow stages without layers, which hand on what comes.
     """
     count = len(network.layers)
-    rising = all(a < b for a, b in pairwise(bounds))
+    rising = all(a < b or (empty and a == b) for a, b in pairwise(bounds))
     if len(bounds) < 2 or (bounds[0], bounds[-1]) != (0, count) or not rising:
         raise ConfigError(f"cut: got bounds {tuple(bounds)}, needed 0 < ... < {count}")
     readers: dict[Value, list[int]] = {}

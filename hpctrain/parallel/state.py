@@ -38,10 +38,16 @@ class ModelState:
     """
 
     def __init__(
-        self, parameters: Mapping[str, Any], optimizer: Optimizer, slice_bytes: int = 2**20
+        self,
+        parameters: Mapping[str, Any],
+        optimizer: Optimizer,
+        slice_bytes: int = 2**20,
+        like: Tensor | None = None,
     ) -> None:
         trained = {n: p for n, p in parameters.items() if p.grad_req != "null"}
-        if not trained:
+    like : Tensor, optional
+        Has the dtype and device of the buffers if no parameter is trained on this rank.
+        if not trained and like is None:
             raise ShapeError("model: it has no parameter to train")
         self.names = list(trained)
         self._parameters = list(trained.values())
@@ -50,8 +56,8 @@ class ModelState:
         self.fixed = {n: p.data() for n, p in parameters.items() if p.grad_req == "null"}
         # Random streams: (key, counter, row); the row differs over ranks by design.
         self.streams = [t for t in self.fixed.values() if t.dtype == np.uint64]
-        self.device = self.trained[0].device
-        self.flat = FlatParameters(self.trained, slice_bytes)
+        self.flat = FlatParameters(self.trained, slice_bytes, like)
+        self.device = self.flat.device
         self.optimizer = optimizer.make_state(
             self.flat.total, self.flat.dtype, self.device.module
         )

@@ -1,0 +1,270 @@
+"""Pipeline parallelism: each rank has stages of a model, micro-batches go through them.
+
+A step is pushed to the engine as data (`hpctrain.parallel.pipeline_recipe`): the rank's actions
+in the order of the schedule, then the exchange of its gradients among the replicas of its
+stages and their update, as in `hpctrain.parallel.data_parallel`.
+
+    rank 0   F0 F1 .  .  BW0 F2 BW1 .  BW2 | exchange, update | F0 F1 ...
+    rank 1   .  F0 BW0 F1 BW1 F2 BW2 .     | exchange, update | .  F0 ...
+
+The gradients of the micro-batches are summed in their order, in every schedule: the bits are
+those of one rank that accumulates over the same micro-batches. Only sums over ranks (of the
+norm of the gradient, of the gradient of a parameter that several stages read) are made in
+another order than on one rank. A batch normalisation takes its statistics over one
+micro-batch, and its running ones move with each of them, in their order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from hpctrain.autograd import Spec
+from hpctrain.comm.mesh import Mesh
+from hpctrain.engine import Engine
+from hpctrain.errors import ConfigError, EngineError
+from hpctrain.graph.cached import Statistics
+from hpctrain.optim import Optimizer, Schedule
+from hpctrain.parallel.actions import Turn
+from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.exchange import exchange_by
+from hpctrain.parallel.micro import micro_batches, most_samples
+from hpctrain.parallel.parcels import Parcels
+from hpctrain.parallel.pieces import of_samples
+from hpctrain.parallel.pipeline_actions import Move, PipelineActions, Ties
+from hpctrain.parallel.pipeline_recipe import Deed, deeds, end_items
+from hpctrain.parallel.pipeline_stages import RankStages
+from hpctrain.parallel.recipe import Rules, nothing_items, posted_early, rules
+from hpctrain.parallel.shards import parts_of_step
+from hpctrain.parallel.staged import StagedModel
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.ways import Way, plain
+from hpctrain.parallel.work import LAG, Options, Work
+
+__all__ = ["Pipeline", "own_parameters", "summing", "tied_names"]
+
+# These read the arrays of the batch.
+_READERS = frozenset({"forward", "backward", "weigh", "nothing"})
+
+
+def summing(options: Options) -> Options:
+    """Return ``options`` for the way of a pipeline: gradients of micro-batches are summed."""
+    return replace(options, accumulate=max(2, options.accumulate))
+
+
+def tied_names(model: StagedModel) -> list[str]:
+    """Return the parameters that are on several ranks of a pipeline, in order."""
+    return [name for name in model.names if len(model.homes(name)) > 1]
+
+
+def own_parameters(
+    model: StagedModel, parameters: Mapping[str, Any], rank: int
+) -> dict[str, Any]:
+    """Return the parameters that a rank of the pipeline has, in the order of the model."""
+    return {n: p for n, p in parameters.items() if rank in model.homes(n)}
+
+
+class Pipeline(DataParallel):
+    """Pushes the steps of one rank of a pipeline to an engine.
+
+    Parameters
+    ----------
+    model : StagedModel
+    state : ModelState
+        Of the parameters of this rank's stages.
+    optimizer : Optimizer
+    schedule : Schedule
+    engine : Engine
+        With a lane ``wire`` for the messages of the pipeline; see `lanes`.
+    mesh : Mesh
+        Replicas and stages. Making a pipeline is collective over both of its groups.
+    options : Options
+    way : Way, optional
+        Of the gradients among the replicas of this rank's stages, for options as `summing`
+        gives them.
+    batch_axis : int
+        The axis of inputs and targets that counts samples.
+    """
+
+    def __init__(  # noqa: PLR0913 (the parts that meet here)
+        self,
+        model: StagedModel,
+        state: ModelState,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        engine: Engine,
+        mesh: Mesh,
+        options: Options | None = None,
+        way: Way | None = None,
+        batch_axis: int = 0,
+    ) -> None:
+        options = options or Options()
+        self.model, self.mesh, self.batch_axis = model, mesh, batch_axis
+        self.rank = mesh.place.pipeline
+        tied = [n for n in tied_names(model) if n in state.names]
+        self._tied = [state.names.index(name) for name in tied]
+        if tied:
+            state.flat.keep_whole(self._tied)
+        way = way or plain(mesh.data, state, summing(options))
+        super().__init__(
+            model.objective, state, optimizer, schedule, engine, mesh.data, options, way
+        )
+        self._planned = False
+
+    def _build(self, found: object) -> None:
+        """Make what depends on the slices."""
+        state, options, mesh = self.state, self.options, self.mesh
+        self._exchange = exchange_by(replace(self.way, rows=None), state, options, {})
+        if options.sharded and mesh.data.size > 1:
+            state.shard(self._exchange.own)
+        norms = None
+        self._groups = [mesh.pipeline.dup(), mesh.pipeline.dup()]
+        if options.clip_norm or options.skip:
+            norms = (mesh.whole if state.sharded else mesh.pipeline).dup()
+            self._groups.append(norms)
+        self.moves = PipelineActions(
+            state, self.optimizer, self.schedule, options, self._exchange, self.way.sums, norms
+        )
+        self.ties = self._tie()
+        self.parcels = Parcels(self._groups[0], state.device, options.pause_s)
+        self.moves.join(self._groups[1], self.parcels, self.ties)
+        self._actions = self.moves
+        again = options.memory.recompute != "off"
+        self.stages = RankStages(self.model, state, self.rank, options.fuse, again)
+
+    def free(self) -> None:
+        """Free the groups of the pipeline; collective, with nothing under way."""
+        for group in self._groups:
+            group.free()
+
+    def _tie(self) -> Ties:
+        """Make the groups of ranks that have a parameter in common; the same calls on all."""
+        groups, elsewhere = {}, set()
+        slices = self.state.flat.slices
+        own = {p: piece.index for piece in slices for p in piece.parameters}
+        for homes in sorted({self.model.homes(n) for n in tied_names(self.model)}):
+            group = self.mesh.pipeline.split(int(self.rank in homes), self.rank)
+            self._groups.append(group)
+            for place in self._tied:
+                if self.model.homes(self.state.names[place]) == homes:
+                    groups[own[place]] = group
+                    if self.rank != homes[0]:
+                        elsewhere.add(own[place])
+        return Ties(groups, frozenset(elsewhere))
+
+    def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
+        """Plan the stages for a shape of batch, that of one replica; collective at first."""
+        layout = self.model.layout
+        most = most_samples(inputs[0].shape[self.batch_axis], layout.micro_batches)
+        specs = tuple(of_samples(s, most, self.batch_axis) for s in (inputs, targets))
+        plan = layout.plan(layout.micro_batches * max(1, self.options.accumulate))
+        self.stages.make_room(plan)
+        if not self.order:
+            final = self.stages.final_order(specs, plan)
+            empty = {s.index for s in self.state.flat.slices} - set(final)
+            order = [*sorted(empty), *final]
+            # What waits for other stages comes late, and the riders last.
+            order.sort(key=lambda index: (index == 0, index in self.ties.groups))
+            self.reorder(self.group.bcast_obj(order, 0))
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Exchange slices in another order from the next step on; equal among replicas."""
+        super().reorder(order)
+        self.stages.forget_recipes()
+        self._after = end_items(self.rules, sorted(self.ties.groups))
+
+    @property
+    def rules(self) -> Rules:
+        """How steps are made."""
+        found = rules(self.options, self.order, self.group.size > 1, True, False)
+        return replace(found, shared_norm=found.measured)
+
+    def statistics(self) -> Statistics:
+        """Return how many steps were run, shapes planned, and what that keeps."""
+        return self.stages.statistics(self._steps)
+
+    def step(self, *parts: Work) -> int:
+        """Push one step and return its number, for `result`; after `prepare`.
+
+        Parameters
+        ----------
+        *parts : Work
+            The share of this replica, equal on all ranks of the pipeline, of one batch, or of
+            up to ``Options.accumulate`` batches that make one step.
+        """
+        if not self.order:
+            raise EngineError("step: nothing is planned; call prepare on all ranks before")
+        if len(parts) > max(1, self.options.accumulate):
+            raise ConfigError(
+                f"step: got {len(parts)} batches, needed at most {self.options.accumulate}; "
+                "set Options.accumulate"
+            )
+        number = self.step_number
+        self.step_number += 1
+        self._steps += 1
+        count = self.model.layout.micro_batches
+        micros = [
+            micro
+            for work in parts_of_step(parts, 0)
+            for micro in micro_batches(work, count, self.batch_axis)
+        ]
+        last = Move(number, parts[-1], stop=self.stop)
+        if micros:
+            pushed = self._moved(micros, number)
+        else:
+            pushed = [(Deed(item), last) for item in nothing_items(self.rules)]
+        pushed += [(Deed(item), last) for item in self._after]
+        if not self.options.overlap:
+            order = posted_early([deed.item for deed, _ in pushed])
+            pushed = [pushed[place] for place in order]
+        for deed, move in pushed:
+            self._push_deed(deed, move)
+        return number
+
+    def _moved(self, micros: Sequence[Work], number: int) -> list[tuple[Deed, Move]]:
+        """Return the deeds of a step with what they are about."""
+        shapes, stages = tuple(work.specs() for work in micros), self.stages
+        plan = self.model.layout.plan(len(micros))
+        made = stages.recipe(
+            shapes, plan, lambda facts, boxes: deeds(plan, self.rank, facts, self.rules, boxes)
+        )
+        bound = [stages.bound(shape) for shape in shapes]
+        found = []
+        for deed in made.deeds:
+            move = Move(number, micros[-1], stop=self.stop)
+            action = deed.action
+            if action is not None:
+                move = Move(
+                    number,
+                    micros[action.micro],
+                    action=action,
+                    stage=bound[action.micro][action.stage],
+                    slot=stages.slot(action),
+                    inbox=deed.inbox,
+                    outbox=deed.outbox,
+                )
+            elif deed.item.verb == "open":
+                move = replace(move, expected=made.expected, boxes=made.boxes)
+            found.append((deed, move))
+        return found
+
+    def _push_deed(self, deed: Deed, move: Turn) -> None:
+        item = deed.item
+        reads = [self._variable(key) for key in item.reads]
+        writes = [self._variable(key) for key in item.writes]
+        if move.work.variable is not None and item.verb in _READERS:
+            reads.append(move.work.variable)
+        if item.verb == "keep":
+            writes.append(self._ready[move.number % (LAG + 1)])
+        self.engine.push(
+            partial(getattr(self.moves, item.verb), move, item.at),
+            reads,
+            writes,
+            lane=item.lane,
+            priority=item.priority,
+            name=deed.label,
+            deferred=item.deferred,
+        )
+
+
+_READERS = frozenset({"forward", "backward", "weigh", "nothing"})

@@ -1,0 +1,274 @@
+"""What the items of a pipeline's step do: the verbs of `hpctrain.parallel.pipeline_recipe`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend
+from hpctrain.comm.group import Group
+from hpctrain.comm.request import Handle
+from hpctrain.parallel.actions import Actions, Turn
+from hpctrain.parallel.bound import DRAWS
+from hpctrain.parallel.bound_stage import BoundStage, Span
+from hpctrain.parallel.flat import Slice
+from hpctrain.parallel.parcels import Parcels
+from hpctrain.parallel.pipeline_recipe import Berth
+from hpctrain.parallel.pipeline_schedule import Action
+from hpctrain.parallel.pipeline_times import Span as Timed
+from hpctrain.parallel.work import CORRECT, COUNT, LOSS, RIDERS, STOP
+
+__all__ = ["Move", "PipelineActions", "Ties"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Turn):
+    """What one item of a pipeline's step is about.
+
+    Attributes
+    ----------
+    action : Action or None
+    stage : BoundStage or None
+        Of the action, for the shape of its micro-batch.
+    slot : int
+        Where the stage keeps the micro-batch.
+    inbox, outbox : Berth or None
+    expected : mapping of int to sequence of int
+        For the first item: bytes of the messages that will come, by rank.
+    boxes : int
+    """
+
+    action: Action | None = None
+    stage: BoundStage | None = None
+    slot: int = 0
+    inbox: Berth | None = None
+    outbox: Berth | None = None
+    expected: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    boxes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """Parameters that are on several ranks of a pipeline.
+
+    Attributes
+    ----------
+    groups : mapping of int to Group
+        By the slice of such a parameter: the ranks that have it.
+    elsewhere : frozenset of int
+        Those of these slices that an earlier rank counts in the norm of the gradient.
+    """
+
+    groups: Mapping[int, Group] = field(default_factory=dict)
+    elsewhere: frozenset[int] = frozenset()
+
+
+class PipelineActions(Actions):
+    """Carries out the items of a pipeline; made like `Actions`, then joined to the others.
+
+    Attributes
+    ----------
+    timed : list of Span
+        The actions of the last whole step, by this rank's ``time.perf_counter``.
+    steps : list of (float, float, float)
+        Start, end and seconds of work of each step since somebody has emptied it.
+    """
+
+    def join(self, line: Group, parcels: Parcels, ties: Ties) -> None:
+        """Learn how to reach the other ranks of the pipeline.
+
+        Parameters
+        ----------
+        line : Group
+            All of them, for what `tell` sums; used by nothing else.
+        parcels : Parcels
+        ties : Ties
+        """
+        flat = self.state.flat
+        self._line, self._parcels, self._ties = line, parcels, ties
+        self._told = np.zeros(RIDERS)
+        self._tying: dict[int, Handle] = {}
+        self._telling = Handle()
+        self._tally = backend.empty((RIDERS,), flat.dtype, flat.device)
+        self._done: set[Span] = set()  # where the sums of this step have begun
+        self.timed: list[Timed] = []
+        self.steps: list[tuple[float, float, float]] = []
+        self._now: list[Timed] = []
+
+    def counted(self) -> list[Slice]:
+        """Return the slices that this rank counts in the norm."""
+        elsewhere = self._ties.elsewhere
+        return [piece for piece in self.state.flat.slices if piece.index not in elsewhere]
+
+    def open(self, move: Move, _: int) -> None:
+        """Begin a step."""
+        self._tally[...] = 0
+        self._now = []
+        self._done.clear()
+        self._parcels.expect(move.expected, move.boxes)
+
+    def arrive(self, move: Move, _: int) -> Handle:
+        """Look after a message that is to come."""
+        assert move.inbox is not None, "a message comes"
+        return self._parcels.arriving(move.inbox.rank, move.inbox.place)
+
+    def leave(self, move: Move, _: int) -> Handle:
+        """Look after a message that is on its way."""
+        assert move.outbox is not None, "a message goes"
+        return self._parcels.leaving(move.outbox.rank, move.outbox.place)
+
+    def forward(self, move: Move, _: int) -> None:
+        """Compute F of a micro-batch."""
+        stage = self._stage(move)
+        message = self._opened(move)
+        self.meter.timed(None, self._forward, stage, move, message)
+
+    def _forward(self, stage: BoundStage, move: Move, message: Any) -> None:
+        began = perf_counter()
+        if message is not None:
+            stage.enter(move.slot, message)
+            self._emptied(move)
+        for stream in self.state.streams:
+            stream.value[1:] = move.number * DRAWS, move.work.row
+        stage.forward(move.slot, self._batch(move), self._outbox(move, stage.program.sent))
+        self._count(stage, move)
+        self._send(move, stage.program.sent.nbytes)
+        self._note(move, "F", began)
+
+    def _count(self, stage: BoundStage, move: Move) -> None:
+        losses, correct = stage.result(0), stage.result(1)
+        if losses is not None:
+            self._tally[LOSS] += losses.sum()
+            self._tally[COUNT] += move.work.count
+        if correct is not None:
+            self._tally[CORRECT] += correct
+
+    def backward(self, move: Move, _: int) -> None:
+        """Compute B of a micro-batch."""
+        stage = self._stage(move)
+        message = self._opened(move)
+        self.meter.timed(None, self._backward, stage, move, message)
+
+    def _backward(self, stage: BoundStage, move: Move, message: Any) -> None:
+        began = perf_counter()
+        if message is not None:
+            stage.answer(move.slot, message)
+            self._emptied(move)
+        if stage.program.makes_loss:
+            stage.weigh(move.slot, self.scale.value / move.work.global_count)
+        returned = stage.program.returned
+        stage.backward(move.slot, self._batch(move), self._outbox(move, returned))
+        self._send(move, returned.nbytes)
+        self._note(move, "B", began)
+
+    def weigh(self, move: Move, index: int) -> None:
+        """Compute a segment of W; all of it, and add its gradient, if ``index`` is -1."""
+        self.meter.timed(None, self._weigh, self._stage(move), move, index)
+
+    def _weigh(self, stage: BoundStage, move: Move, index: int) -> None:
+        began = perf_counter()
+        stage.weight(move.slot, self._batch(move), index)
+        if index < 0:
+            for piece in stage.slices:
+                self._add(stage, piece)
+        self._note(move, "W", began)
+
+    def sum(self, move: Move, index: int) -> None:
+        """Add a slice of one micro-batch's gradient to the sums."""
+        self.meter.timed(None, self._add, self._stage(move), index)
+
+    def _add(self, stage: BoundStage, index: int) -> None:
+        for span in stage.spans[index]:
+            sums, part = self._sent[slice(*span)], self.state.flat.grads[slice(*span)]
+            if span in self._done:
+                sums += part
+            else:
+                self._done.add(span)
+                sums[...] = part
+
+    def ride(self, turn: Turn, _: int) -> None:
+        """Write what travels with the gradient, and end the step's actions."""
+        if not self.options.overlap:
+            self._parcels.settle_all()
+        self._tally[STOP] = turn.stop
+        self._sent[:RIDERS] = self._tally
+        self.timed = self._now
+        busy = sum(end - start for _, start, end in self._now)
+        self.steps.append((self._now[0].start_s, self._now[-1].end_s, busy))
+
+    def tie(self, turn: Turn, index: int) -> None:
+        """Start to sum the gradient of a parameter over the ranks that have it."""
+        first, end = self.exchange_of.own(self.piece(index))
+        self._tying[index] = self._ties.groups[index].iallreduce(self._grads[first:end])
+
+    def tied(self, turn: Turn, index: int) -> Handle:
+        """Look after that sum."""
+        return self._tying[index]
+
+    def wait_tied(self, turn: Turn, index: int) -> None:
+        """Wait for that sum on this lane."""
+        self.meter.exposed(index, self._tying[index].wait, self.options.pause_s)
+
+    def tell(self, turn: Turn, _: int) -> None:
+        """Start to sum what all stages have to tell."""
+        self._told[:] = backend.to_host(self._grads[:RIDERS])
+        self._telling = self._line.iallreduce(self._told)
+
+    def told(self, turn: Turn, _: int) -> Any:
+        """Look after these sums."""
+        return _Then(self._telling, self._heard)
+
+    def wait_told(self, turn: Turn, _: int) -> None:
+        """Wait for these sums on this lane."""
+        self.meter.exposed(0, self._telling.wait, self.options.pause_s)
+        self._heard()
+
+    def _heard(self) -> None:
+        xp = backend.module_of(self._grads)
+        self._grads[:RIDERS] = xp.asarray(self._told, self._grads.dtype)
+
+    def _stage(self, move: Move) -> BoundStage:
+        assert move.stage is not None, "an action has a stage"
+        return move.stage
+
+    def _batch(self, move: Move) -> list[Any]:
+        arrays = [*move.work.inputs, *move.work.targets]
+        return [backend.to_device(a, self.state.device) for a in arrays]
+
+    def _opened(self, move: Move) -> Any:
+        """Wait for the message that an action needs, if it has not been waited for yet."""
+        if move.inbox is None:
+            return None
+        return self._parcels.open(move.inbox.rank, move.inbox.place)
+
+    def _emptied(self, move: Move) -> None:
+        assert move.inbox is not None, "a message has come"
+        self._parcels.empty(move.inbox.rank, move.inbox.place)
+
+    def _outbox(self, move: Move, packing: Any) -> Any:
+        if move.outbox is None:
+            return None
+        return self._parcels.outbox(move.outbox.rank, move.outbox.place, packing.nbytes)
+
+    def _send(self, move: Move, nbytes: int) -> None:
+        if move.outbox is not None:
+            self._parcels.send(move.outbox.rank, move.outbox.place, nbytes)
+
+    def _note(self, move: Move, kind: Any, began: float) -> None:
+        assert move.action is not None, "an action is timed"
+        self._now.append(Timed(move.action._replace(kind=kind), began, perf_counter()))
+
+
+class _Then:
+    """A message under way, and what is done when it has come."""
+
+    def __init__(self, pending: Handle, then: Any) -> None:
+        self._pending, self._then = pending, then
+
+    def test(self) -> bool:
+        done = self._pending.test()
+        if done:
+            self._then()
+        return done

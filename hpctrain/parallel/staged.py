@@ -1,0 +1,175 @@
+"""A model cut into pipeline stages: which nodes, parameters and values are on which rank.
+
+The cut is made for one shape of micro-batch and in training mode; other shapes are cut at the
+same places, and the forward part in inference mode where the parameters are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpctrain.autograd import Spec, Tensor, pause
+from hpctrain.backend import CPU, Device
+from hpctrain.comm.group import Group
+from hpctrain.errors import ConfigError
+from hpctrain.graph.capture import capture
+from hpctrain.graph.ir import Graph
+from hpctrain.graph.marks import GROUP
+from hpctrain.parallel.cut_graph import cut_graph, cut_where, network_of, stage_graph
+from hpctrain.parallel.pipeline_schedule import PipelineSchedule, schedule
+from hpctrain.parallel.pipeline_times import peak_formula
+from hpctrain.parallel.program import Objective
+from hpctrain.parallel.stages import Cut, cut_at, describe
+
+__all__ = ["Layout", "StagedModel"]
+
+Specs = tuple[Sequence[Spec], Sequence[Spec]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a model goes through a pipeline.
+
+    Attributes
+    ----------
+    ranks : int
+        Of the pipeline.
+    schedule : str
+        One of `hpctrain.parallel.pipeline_schedule.KINDS`.
+    micro_batches : int
+        Parts of a batch.
+    chunks : int
+        Stages on each rank.
+    balance : {"time", "memory", "params"}
+        What the cut makes even, where the model names no groups.
+    """
+
+    ranks: int
+    schedule: str = "1f1b"
+    micro_batches: int = 1
+    chunks: int = 1
+    balance: str = "time"
+
+    @property
+    def stages(self) -> int:
+        """How many there are on all ranks."""
+        return self.ranks * self.chunks
+
+    def plan(self, micro_batches: int) -> PipelineSchedule:
+        """Return the schedule of a step of that many micro-batches."""
+        return schedule(self.schedule, self.ranks, micro_batches, self.chunks)
+
+    def kept(self) -> list[int]:
+        """Return about how many micro-batches each stage keeps at once."""
+        size = self.ranks, self.micro_batches, self.chunks
+        peaks = [peak_formula(self.schedule, rank, *size) for rank in range(self.ranks)]
+        return [-(-peak // self.chunks) for peak in peaks] * self.chunks
+
+
+class StagedModel:
+    """Model and loss in stages; the same on all ranks.
+
+    Parameters
+    ----------
+    objective : Objective
+    parameters : mapping of str to Parameter
+        Of the whole model; of those of other ranks only the shapes are looked at.
+    layout : Layout
+    specs : (specs of the inputs, specs of the targets)
+        Of the largest micro-batch.
+    group : Group, optional
+        Ranks that must cut alike: those of its rank 0 count.
+    seconds : sequence of float
+        Measured time of each node; estimated if not given.
+
+    Raises
+    ------
+    ConfigError
+        If the model cannot be cut so.
+    """
+
+    def __init__(  # noqa: PLR0913 (what a cut depends on)
+        self,
+        objective: Objective,
+        parameters: Mapping[str, Any],
+        layout: Layout,
+        specs: Specs,
+        group: Group | None = None,
+        device: Device = CPU,
+        seconds: Sequence[float] = (),
+    ) -> None:
+        self.objective, self.layout, self.device = objective, layout, device
+        self.names = list(parameters)
+        self.tensors = [p.data() for p in parameters.values()]
+        graph = self._captured(specs, training=True)
+        kept = layout.kept() if layout.balance == "memory" else ()
+        self.graph, self.cut = cut_graph(graph, layout.stages, layout.balance, seconds, kept)
+        if group is not None:
+            bounds = group.bcast_obj(list(self.cut.bounds), 0)
+            self.cut = cut_at(network_of(self.graph, seconds), bounds)
+        self._grouped = any(node.mark(GROUP) is not None for node in graph.nodes)
+        readers: dict[str, list[int]] = {name: [] for name in self.names}
+        for number in range(layout.stages):
+            for leaf in stage_graph(self.graph, self.cut, number).leaves:
+                readers[self.names[self.graph.leaves.index(leaf)]].append(number)
+        # What nothing reads is kept by the first stage: weights may decay all the same.
+        self.readers = {name: tuple(found or [0]) for name, found in readers.items()}
+
+    def homes(self, name: str) -> tuple[int, ...]:
+        """Return the ranks of the pipeline that have a parameter, in order."""
+        return tuple(sorted({stage % self.layout.ranks for stage in self.readers[name]}))
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Return the stages of a rank."""
+        return tuple(range(rank, self.layout.stages, self.layout.ranks))
+
+    def tensors_of(self, graph: Graph) -> dict[int, Tensor]:
+        """Return the tensors of the leaves of a captured graph."""
+        return dict(zip(graph.leaves, self.tensors, strict=True))
+
+    def training(self, specs: Specs) -> tuple[Graph, Cut]:
+        """Return the forward part of training for another shape, cut at the same places.
+
+        Raises
+        ------
+        ConfigError
+            If it has other nodes, so that the places do not fit.
+        """
+        graph = self._captured(specs, training=True)
+        if self._grouped:
+            return cut_graph(graph, self.layout.stages)
+        mine, other = ([node.row.name for node in g.nodes] for g in (self.graph, graph))
+        if mine != other:
+            raise ConfigError(
+                f"pipeline: a micro-batch of {_shapes(specs)} takes {len(other)} operations, "
+                f"the largest one {len(mine)}, needed the same; mark groups in the model, or "
+                "take batches whose micro-batches are equal"
+            )
+        return graph, cut_at(network_of(graph), self.cut.bounds)
+
+    def evaluation(self, specs: Specs) -> tuple[Graph, Cut]:
+        """Return the forward part of inference, cut where the parameters are."""
+        graph = self._captured(specs, training=False)
+        stages = dict(zip(graph.leaves, (self.readers[n] for n in self.names), strict=True))
+        return cut_where(graph, stages, self.layout.stages)
+
+    def describe(self) -> str:
+        """Return the stages as a table."""
+        return describe(network_of(self.graph), self.cut, self.graph.names)
+
+    def _captured(self, specs: Specs, training: bool) -> Graph:
+        count = len(specs[0])
+
+        def function(*tensors: Any) -> tuple[Any, ...]:
+            found = self.objective(tensors[:count], tensors[count:])
+            return found[:2] if training else found
+
+        with pause():
+            graph = capture(
+                function, [*specs[0], *specs[1]], self.tensors, self.device, training
+            )
+        return replace(graph, names=dict(zip(graph.leaves, self.names, strict=True)))
+
+
+def _shapes(specs: Specs) -> str:
+    return ", ".join(map(str, (*specs[0], *specs[1])))
