@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain import backend
+from hpctrain.autograd import Tensor
 from hpctrain.comm.agree import digest
 from hpctrain.comm.group import Group
 from hpctrain.errors import CheckpointError, ShapeError
@@ -26,6 +27,8 @@ class ModelState:
     optimizer : Optimizer
     slice_bytes : int
         Size of a slice of the flat buffers, about.
+    like : Tensor, optional
+        Has the dtype and device of the buffers if no parameter is trained on this rank.
 
     Attributes
     ----------
@@ -45,8 +48,6 @@ class ModelState:
         like: Tensor | None = None,
     ) -> None:
         trained = {n: p for n, p in parameters.items() if p.grad_req != "null"}
-    like : Tensor, optional
-        Has the dtype and device of the buffers if no parameter is trained on this rank.
         if not trained and like is None:
             raise ShapeError("model: it has no parameter to train")
         self.names = list(trained)
