@@ -9,7 +9,7 @@ import numpy as np
 import tyro
 
 from hpctrain import backend, engine, models, optim
-from hpctrain.cli.exchange import Traffic, lanes_for, overlaps, way_of
+from hpctrain.cli.exchange import Traffic, lanes_for, overlaps, settled, way_of
 from hpctrain.cli.pace import pace
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.world import World, start
@@ -33,12 +33,12 @@ def step(  # noqa: PLR0913 (its flags)
     batch: int = 0,
     threads: int = 1,
     overlap: Literal["auto", "on", "off"] = "auto",
-    slice_mib: float = 1.0,
+    slice_mib: float = 0.0,
     fuse: Literal["auto", "on", "off"] = "auto",
     path: Literal["auto", "mpi", "direct", "node"] = "auto",
     wire: Literal["none", "fp16", "bf16", "2bit", "topk"] = "none",
     in_flight: int = 4,
-    pause_ms: float = 0.2,
+    pause_ms: float = 0.0,
     order: Literal["planned", "backward", "forward"] = "planned",
     sharded: bool = False,
     exchange: bool = True,
@@ -51,19 +51,20 @@ def step(  # noqa: PLR0913 (its flags)
         batch: samples of one rank; that of the workload if 0.
         threads: threads of one rank.
         overlap: exchange on a communication thread; auto: as a run does.
-        slice_mib: size of the pieces in which gradients travel, MiB.
+        slice_mib: size of the pieces in which gradients travel, MiB; 0: as a run chooses.
         fuse: one kernel for neighbouring element-wise operations; auto: where LLVM is.
         path: how slices travel; auto: through memory on one host, else between pairs.
         wire: compression.
         in_flight: slices under way at a time.
-        pause_ms: between two looks of the communication thread, ms.
+        pause_ms: between two looks of the communication thread, ms; 0: as a run chooses.
         order: planned by what was measured, as gradients become ready, or as they are needed.
         sharded: each rank updates its part only.
         exchange: off, each rank trains alone: the time of computation beside the others.
     """
     with start() as world:
-        traffic = Traffic(path, wire, slice_mib, in_flight, pause_ms * 1e-3, overlap)
         cores = limit_threads(world, threads)[1]
+        traffic = Traffic(path, wire, slice_mib, in_flight, pause_ms * 1e-3, overlap)
+        traffic = settled(traffic, world)
         options = Options(
             overlaps(traffic, world, cores),
             sharded=sharded and exchange,

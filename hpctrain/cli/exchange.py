@@ -1,7 +1,7 @@
 """How gradients travel in a run: from settings to lanes, overlap and a path."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way, connect
 from hpctrain.parallel.work import Options
 
-__all__ = ["Traffic", "lanes_for", "overlaps", "way_of"]
+__all__ = ["Traffic", "lanes_for", "overlaps", "settled", "way_of"]
 
 PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
+PAUSE_SPARE_S = 5e-5  # where there is a core for it: a thread that spins takes Python's lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,9 @@ class Traffic:
 
     path: str = "auto"
     wire: str = "none"
-    slice_mib: float = 1.0
+    slice_mib: float = 0.0  # 0: see `settled`
     in_flight: int = 4
-    pause_s: float = PAUSE_S
+    pause_s: float = 0.0
     overlap: str = "auto"
     threshold: float = 0.5
     ratio: float = 0.01
@@ -51,21 +52,35 @@ class Traffic:
 
 def lanes_for(traffic: Traffic, readers: int = 1) -> Mapping[str, int | LaneSpec]:
     """Return the lanes of the engine of a run."""
-    comm = LaneSpec(ordered=True, in_flight=traffic.in_flight, pause_s=traffic.pause_s)
+    comm = LaneSpec(
+        ordered=True, in_flight=traffic.in_flight, pause_s=traffic.pause_s or PAUSE_S
+    )
     return {**DEFAULT_LANES, "comm": comm, "io": readers}
 
 
 def overlaps(traffic: Traffic, world: World, cores: float) -> bool:
-    """Return whether to exchange while computing; collective.
+    """Return whether to exchange while computing.
 
-    Between hosts it always pays: there the network works, not a core. On one host the sums
-    are work for a core, and a thread for them only costs switches unless a core is free.
+    Between hosts it pays: there the network works, not a core. On one host the sums are work
+    for a core; a thread for them fills gaps, unless ranks share cores anyway.
     """
     if traffic.overlap != "auto":
         return traffic.overlap == "on"
-    if world.size == 1 or world.local_size < world.size:
-        return True
-    return cores > 1 and bool(spare_core(world.control))
+    return world.size == 1 or world.local_size < world.size or cores >= 1
+
+
+def settled(traffic: Traffic, world: World) -> Traffic:
+    """Fill in what is left open; collective.
+
+    Slices are large on one host, where each costs a fixed time and none queues for a link. A
+    communication thread looks more often where it has a core for itself: that is tried.
+    """
+    several = world.local_size < world.size
+    found = replace(traffic, slice_mib=traffic.slice_mib or (1.0 if several else 4.0))
+    if world.size > 1 and not traffic.pause_s:
+        spare = spare_core(world.control, PAUSE_SPARE_S)
+        return replace(found, pause_s=PAUSE_SPARE_S if spare else PAUSE_S)
+    return replace(found, pause_s=traffic.pause_s or PAUSE_S)
 
 
 def way_of(traffic: Traffic, world: World, state: ModelState, options: Options) -> Way:

@@ -16,7 +16,7 @@ from typing import Any
 from hpctrain import engine
 from hpctrain.backend import Device
 from hpctrain.cli import build
-from hpctrain.cli.exchange import PAUSE_S, Traffic, lanes_for, overlaps, way_of
+from hpctrain.cli.exchange import PAUSE_S, Traffic, lanes_for, overlaps, settled, way_of
 from hpctrain.cli.pace import pace
 from hpctrain.comm.guard import agreed
 from hpctrain.comm.world import World
@@ -167,7 +167,7 @@ def traffic_of(
     how : str
         What tuning found, in a few words; empty without tuning.
     """
-    start = Traffic.of(config)
+    start = settled(Traffic.of(config), world)
     if not config.exchange.tune or world.size == 1:
         return start, ""
     device, cores = place

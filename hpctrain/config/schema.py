@@ -173,8 +173,8 @@ class Exchange(Section, frozen=True):
 
     kind: Literal["allreduce"] = "allreduce"
     """allreduce: every rank gets the sum of all gradients"""
-    slice_mib: Annotated[float, Meta(gt=0)] = 1.0
-    """size of the pieces in which gradients travel, MiB"""
+    slice_mib: NonNegative = 0.0
+    """size of the pieces in which gradients travel, MiB; 0: 4 on one host, 1 between hosts"""
     path: Literal["auto", "mpi", "direct", "node"] = "auto"
     """mpi: its own collectives; direct: between pairs; node: memory, then pairs of hosts"""
     in_flight: Positive = 4
