@@ -174,10 +174,11 @@ class Pool:
         # Powers of two let slices of different lengths share; untouched pages cost nothing.
         size = 1 << max(nbytes - 1, 63).bit_length()
         free = self._free.setdefault(size, [])
-        if free:
+        try:  # not asked before: another thread may take the last one
             return free.pop()
-        self.made += 1
-        return np.empty(size, np.uint8)
+        except IndexError:
+            self.made += 1
+            return np.empty(size, np.uint8)
 
     def give(self, memory: Flat) -> None:
         """Take back what `take` returned."""

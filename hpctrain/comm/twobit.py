@@ -72,6 +72,11 @@ class TwoBit:
         self._above = np.empty(BLOCK, np.bool_)
         self._below = np.empty(BLOCK, np.bool_)
 
+    @property
+    def threshold(self) -> float:
+        """What is sent of a value at a time."""
+        return float(self._threshold)
+
     def nbytes(self, count: int) -> int:
         """Return the size in bytes of ``count`` encoded values: one for four."""
         return -(-count // 4)

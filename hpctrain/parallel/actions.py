@@ -211,6 +211,10 @@ class Actions:
         if not self._skip:
             self.meter.update(index, self._update, index, turn.number)
 
+    def land(self, turn: Turn, index: int) -> None:
+        """Take a slice of the parameters that servers have updated."""
+        self.meter.update(index, self.exchange_of.land, self.piece(index))
+
     def gather(self, turn: Turn, index: int) -> Any:
         """Start to fetch the parts of a slice that others have updated."""
         return self.meter.under_way(self.exchange_of.gather(self.piece(index)))

@@ -15,6 +15,7 @@ from hpctrain.comm.watched import noted, slice_names
 from hpctrain.parallel.flat import FlatParameters, Slice
 from hpctrain.parallel.rows import RowSlices, Table
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.traded import Traded
 from hpctrain.parallel.ways import Way
 from hpctrain.parallel.work import Options, Work
 
@@ -38,6 +39,9 @@ class Exchange(Protocol):
 
     def gather(self, piece: Slice) -> Pending | None:
         """Start to fetch what others have updated of ``piece``."""
+
+    def land(self, piece: Slice) -> None:
+        """Bring parameters of ``piece`` to their place that have come instead of a gradient."""
 
     def rescale(self, factor: float) -> None:
         """Note that gradients will be ``factor`` times as large; with nothing under way."""
@@ -64,6 +68,9 @@ class Alone:
     def gather(self, piece: Slice) -> Pending | None:
         """Do nothing."""
         return None
+
+    def land(self, piece: Slice) -> None:
+        """Do nothing."""
 
     def rescale(self, factor: float) -> None:
         """Do nothing."""
@@ -130,6 +137,9 @@ class Summed:
         """Do nothing: every rank has all."""
         return None
 
+    def land(self, piece: Slice) -> None:
+        """Do nothing: it is a gradient that has come."""
+
     def _noted(self, pending: Pending, piece: Slice) -> Pending | None:
         return noted(pending, self._way.log, piece.index, self._names[piece.index])
 
@@ -185,10 +195,12 @@ def exchange_by(
     found : mapping of int to Table
         Parameters of whose gradients only rows travel; each has a slice of its own.
     """
-    if way.transport is None or way.transport.size == 1:
-        return Alone()
     sent = state.flat.grads if way.sums is None else way.sums.buffer
     names = slice_names([piece.parameters for piece in state.flat.slices], state.names)
+    if way.trade is not None:
+        return Traded(way.trade, sent, state.flat, names, way.log)
+    if way.transport is None or way.transport.size == 1:
+        return Alone()
     if options.sharded:
         return Shared(way, sent, state.flat, None, names)
     rows = RowSlices(way.rows, sent, state.flat, found) if way.rows and found else None

@@ -207,7 +207,8 @@ def exchange_items(rules: Rules) -> tuple[Item, ...]:
 
 def _landed(rules: Rules) -> Iterator[Item]:
     """Yield what follows where servers make the updates."""
-    for index in rules.order:
+    yield from _gathered(rules)
+    for index in rules.gathered:
         yield Item("land", index, (), (parameters(index), gradients(index)))
     if rules.checked:
         yield Item("judge", 0, (gradients(0),), (VERDICT,))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,20 @@ from hpctrain.optim import Optimizer
 from hpctrain.parallel.flat import FlatParameters, Slice
 
 __all__ = ["ModelState"]
+
+
+class Remote(Protocol):
+    """Who keeps the optimizer's state for this group of ranks."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank speaks for the group."""
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        """Return the state in whole buffers, on the rank that leads."""
+
+    def store(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Give it ``weights`` and the state in whole buffers, those of the rank that leads."""
 
 
 class ModelState:
@@ -63,6 +77,7 @@ class ModelState:
             self.flat.total, self.flat.dtype, self.device.module
         )
         self.parts: list[tuple[int, int, int]] = []  # start, stop, place in the state
+        self.remote: Remote | None = None  # if servers keep the optimizer's state
 
     def shard(self, own: Callable[[Slice], tuple[int, int]]) -> None:
         """Keep the optimizer's state of this rank's part of each slice only.
@@ -125,8 +140,18 @@ class ModelState:
             group.bcast(array, 0)
         for tensor in self.fixed.values():
             group.bcast(tensor.value, 0)
-        if self.sharded and arrays is not None:
+        if self.remote is not None and arrays is not None:
+            self._entrust(self.remote, arrays)
+        elif self.sharded and arrays is not None:
             self._scatter(group, arrays)
+
+    def _entrust(self, remote: Remote, arrays: Mapping[str, np.ndarray]) -> None:
+        """Give servers the parameters, and the optimizer's state in ``arrays`` of rank 0."""
+        whole = {}
+        if remote.leads:
+            whole = {n: self._laid_out(f"optimizer/{n}", arrays) for n in self.optimizer}
+            whole["weights"] = backend.to_host(self.flat.weights)
+        remote.store(whole)
 
     def _scatter(self, group: Group, arrays: Mapping[str, np.ndarray]) -> None:
         """Send every rank its part of the optimizer's state in ``arrays`` of rank 0."""
@@ -141,6 +166,8 @@ class ModelState:
 
     def _gather(self, group: Group) -> dict[str, np.ndarray]:
         """Return the optimizer's state of all ranks on rank 0, in whole buffers."""
+        if self.remote is not None:
+            return self.remote.fetch()
         parts, found = group.gather_obj(self.parts), {}
         for name, mine in self.optimizer.items():
             if parts is None:

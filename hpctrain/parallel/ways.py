@@ -17,9 +17,10 @@ from hpctrain.comm.transport import MpiTransport, Transport
 from hpctrain.parallel.flat import FlatParameters
 from hpctrain.parallel.shards import Sums
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.trade import Trade
 from hpctrain.parallel.work import Options
 
-__all__ = ["Way", "connect", "plain"]
+__all__ = ["Way", "connect", "plain", "to_servers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Way:
         Where exchanges are noted; see `hpctrain.comm.stall.Watch`.
     link : Link or None
         What connects the ranks, if its speed matters for the order of the exchange.
+    trade : Trade or None
+        With servers, if gradients go to these.
     """
 
     transport: Transport | None
@@ -50,10 +53,13 @@ class Way:
     rows: Rows | None = None
     link: Link | None = None
     log: Log | None = None
+    trade: Trade | None = None
 
     @property
     def kind(self) -> str:
         """The name of the path."""
+        if self.trade is not None:
+            return "server"
         return self.path.kind if self.path else "none" if self.transport is None else "mpi"
 
     def free(self) -> None:
@@ -76,6 +82,13 @@ def plain(group: Group, state: ModelState, options: Options) -> Way:
     """Return the way by MPI's own collectives on ``group``."""
     several = group.size > 1
     return Way(MpiTransport(group) if several else None, _sums(state.flat, options))
+
+
+def to_servers(trade: Trade, state: ModelState, options: Options) -> Way:
+    """Return the way to servers; this rank then keeps no state of the optimizer."""
+    trade.terms.check(options)
+    state.shard(lambda piece: (piece.start, piece.start))
+    return Way(None, _sums(state.flat, options), trade=trade)
 
 
 def connect(

@@ -1,0 +1,47 @@
+"""Letters on their way to several workers."""
+
+from collections.abc import Callable
+
+from hpctrain.comm.letter import Letter
+from hpctrain.comm.request import Handle
+
+__all__ = ["Copies"]
+
+
+class Copies:
+    """A letter that goes to several workers; its memory is free when all have it.
+
+    One thread looks after all its copies.
+
+    Parameters
+    ----------
+    letter : Letter
+    count : int
+        How often `send` will be called.
+    """
+
+    def __init__(self, letter: Letter, count: int) -> None:
+        self._letter, self._left = letter, count
+
+    def send(self, start: Callable[[], Handle]) -> "_Copy":
+        """Start to send it to one more."""
+        return _Copy(self, start())
+
+    def sent(self) -> None:
+        """Note that one more has it."""
+        self._left -= 1
+        if not self._left:
+            self._letter.close()
+
+
+class _Copy:
+    """A copy under way."""
+
+    def __init__(self, copies: Copies, handle: Handle) -> None:
+        self._copies, self._handle = copies, handle
+
+    def test(self) -> bool:
+        done = self._handle.test()
+        if done:
+            self._copies.sent()
+        return done

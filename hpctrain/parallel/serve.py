@@ -1,0 +1,132 @@
+"""Serving a training run: from the first order of the workers to the last."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hpctrain import optim
+from hpctrain.comm.group import Group
+from hpctrain.comm.post import Post
+from hpctrain.comm.words import hear
+from hpctrain.engine import Engine
+from hpctrain.errors import CommError
+from hpctrain.optim import Optimizer, Schedule, schedule
+from hpctrain.parallel.placement import place
+from hpctrain.parallel.served import Parts
+from hpctrain.parallel.server import Server
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.terms import Terms
+from hpctrain.parallel.trade import STATE_TAG
+from hpctrain.parallel.work import Options
+
+__all__ = ["serve"]
+
+
+class _Service:
+    """Carries out the orders that are not about single slices."""
+
+    def __init__(self, parts: Parts, post: Post) -> None:
+        self.parts = parts
+        self.server: Server | None = None
+        self._post = post
+
+    def orders(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
+        return {
+            "start": self.start,
+            "fetch": self.fetch,
+            "store": self.store,
+            "change": self.change,
+            "figures": self.figures,
+        }
+
+    def start(self, words: dict[str, Any]) -> None:
+        """Go on at a step of a run."""
+        self.parts.start(words["step"])
+        self.parts.scale.load(words["scale"])
+
+    def fetch(self, words: dict[str, Any]) -> None:
+        """Send this server's part of the optimizer's state to the first worker."""
+        for array in self.parts.state.optimizer.values():
+            self._post.group.send(array, self.parts.workers[0], STATE_TAG)
+
+    def store(self, words: dict[str, Any]) -> None:
+        """Take parameters and the optimizer's state from the first worker."""
+        state, source = self.parts.state, self.parts.workers[0]
+        room = state.flat.weights[: sum(b - a for a, b in self.parts.spans)].copy()
+        self._post.group.recv(room, source, STATE_TAG)
+        for a, b, place_ in state.parts:
+            state.flat.weights[a:b] = room[place_ : place_ + b - a]
+        for array in state.optimizer.values():
+            self._post.group.recv(array, source, STATE_TAG)
+        self.parts.forget()
+
+    def change(self, words: dict[str, Any]) -> bool:
+        """Go on with other settings."""
+        parts = self.parts
+        if words["clip_norm"] is not None:
+            parts.clip_norm = words["clip_norm"]
+        if words["schedule"] is not None:
+            parts.schedule = schedule.from_description(words["schedule"])
+        if words["optimizer"] is not None:
+            parts.optimizer = optim.create(**words["optimizer"])
+            before, total = parts.state.optimizer, sum(b - a for a, b in parts.spans)
+            fresh = parts.optimizer.make_state(total, parts.state.flat.dtype)
+            parts.state.optimizer = {name: before.get(name, fresh[name]) for name in fresh}
+        return True
+
+    def figures(self, words: dict[str, Any]) -> dict[str, Any]:
+        """Return what this server did since it was last asked."""
+        assert self.server is not None, "a server serves"
+        return self.server.figures()
+
+
+def serve(  # noqa: PLR0913 (the parts that meet here)
+    state: ModelState,
+    optimizer: Optimizer,
+    lr: Schedule,
+    options: Options,
+    terms: Terms,
+    post: Post,
+    peers: Group,
+    engine: Engine,
+    wish: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Keep a part of a model's parameters and update them, until the workers end.
+
+    Parameters
+    ----------
+    state : ModelState
+        The model's first parameters, the same on all ranks.
+    optimizer : Optimizer
+    lr : Schedule
+    options : Options
+        As the workers have them.
+    terms : Terms
+    post : Post
+        Over all ranks; this one is below ``terms.servers``.
+    peers : Group
+        The servers.
+    engine : Engine
+        With the lanes of `hpctrain.parallel.server.lanes_of_server`.
+    wish : callable
+        Returns whether this server has been asked to stop.
+
+    Returns
+    -------
+    dict
+        The words of the workers' last order.
+    """
+    source, words = hear(post)
+    if words["do"] != "open":
+        raise CommError(f"server: rank {source} says {words['do']} first, needed open")
+    tables = {int(which): width for which, width in words["tables"]}
+    if tables:
+        state.flat.keep_whole(tables)
+    alone = {s.parameters[0]: s.index for s in state.flat.slices if len(s.parameters) == 1}
+    widths = {alone[which]: width for which, width in tables.items()}
+    places = place(state.flat.slices, terms.servers, widths)
+    state.shard(lambda piece: places[piece.index][post.rank])
+    parts = Parts(state, optimizer, lr, options, terms, places, post)
+    service = _Service(parts, post)
+    server = Server(parts, engine, peers, service.orders(), wish)
+    service.server = server
+    return server.run()

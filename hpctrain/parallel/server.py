@@ -1,0 +1,299 @@
+"""A server: takes in gradients, updates parameters, answers; until it is told to end.
+
+    main thread   receives - - - receives - - - - - - - receives      and pushes what is to do
+    compute            sum and update 7 | 6 | 5 ...                   slices side by side
+    send                          7 7 6 6 5 5 ...                     what is needed first
+
+The main thread receives, because it alone knows when to end; the engine orders the rest by the
+slices.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpctrain.comm.group import Group
+from hpctrain.comm.letter import Header, Letter, Op
+from hpctrain.comm.post import CONTROL, PUSH, reply_tag
+from hpctrain.comm.request import Handle
+from hpctrain.comm.words import read, say
+from hpctrain.engine import Engine, LaneSpec
+from hpctrain.errors import CommError, ConfigError
+from hpctrain.parallel.answers import Copies
+from hpctrain.parallel.rounds import Clocks, Rounds
+from hpctrain.parallel.served import Parts
+from hpctrain.parallel.work import BAD
+
+__all__ = ["Server", "lanes_of_server"]
+
+PAUSE_S = 1e-4  # between two looks for letters, when nothing has come
+
+
+def lanes_of_server(threads: int, in_flight: int = 4) -> Mapping[str, int | LaneSpec]:
+    """Return the lanes of the engine of a server with so many threads."""
+    return {
+        "compute": max(1, threads),
+        "send": LaneSpec(in_flight=in_flight, pause_s=PAUSE_S),
+        "comm": LaneSpec(ordered=True, pause_s=PAUSE_S),
+        "io": 1,
+        "copy": 1,
+    }
+
+
+class Server:
+    """Serves the workers.
+
+    Parameters
+    ----------
+    parts : Parts
+    engine : Engine
+        With the lanes of `lanes_of_server`.
+    peers : Group
+        All servers, for norms; used by nothing else.
+    orders : mapping of str to callable
+        What a letter of control may ask for: each takes its words, and returns words for an
+        answer, or None. Called with nothing under way.
+    wish : callable
+        Returns whether this server has been asked to stop.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        engine: Engine,
+        peers: Group,
+        orders: Mapping[str, Callable[[dict[str, Any]], Any]],
+        wish: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.parts, self.engine, self.peers = parts, engine, peers
+        self.queue = [0, 0, 0]  # letters that came, those before them in sum, and at most
+        self._post, self._orders, self._wish = parts.post, orders, wish
+        self._sync = parts.terms.sync
+        self._rounds = Rounds(parts.workers)
+        self._clocks = Clocks(parts.workers, parts.terms.bound)
+        self._slots = [engine.variable(f"slice {i}") for i in range(len(parts.spans))]
+        self._norm = engine.variable("norm")
+        self._mine = [i for i, (a, b) in enumerate(parts.spans) if a < b]
+        self._summed: list[int] = []  # slices of the open round whose sum is pushed
+        self._squares = np.zeros(len(parts.spans))
+        self._figures = np.zeros((peers.size, 2))  # of each server: squares, bad ranks
+        self._coming: list[tuple[int, Letter, Handle]] = []
+        self._started = time.perf_counter()
+        self._words: dict[str, Any] | None = None
+        if not self._mine:
+            raise ConfigError(
+                f"exchange.servers: server {peers.rank} of {peers.size} would have no "
+                "parameter of so small a model; start fewer servers"
+            )
+
+    def figures(self) -> dict[str, Any]:
+        """Return what was done since the last call.
+
+        Returns
+        -------
+        dict
+            ``busy``: seconds of work in a second; ``queue``, ``longest``: how many tasks were
+            before a letter, in the mean and at most; ``late``: by how many updates of others a
+            push was late, with how often.
+        """
+        now, parts = time.perf_counter(), self.parts
+        late: Counter[int] = Counter()
+        for each in parts.late:
+            late.update(each)
+            each.clear()
+        count, before, most = self.queue
+        busy = sum(parts.seconds) / max(now - self._started, 1e-9)
+        self.queue, self._started = [0, 0, 0], now
+        parts.seconds = [0.0] * len(parts.seconds)
+        return {
+            "busy": busy,
+            "queue": before / max(count, 1),
+            "longest": most,
+            "late": sorted(late.items()),
+        }
+
+    def run(self) -> dict[str, Any]:
+        """Serve until a letter says ``stop``; return its words."""
+        while self._words is None:
+            self.parts.news.wish = self._wish()
+            if not (self._receive() or self._listen()):
+                if self.engine.statistics().failures:
+                    self.engine.wait_all()  # raises what a task has raised
+                time.sleep(PAUSE_S)
+        self.engine.wait_all()
+        return self._words
+
+    def _receive(self) -> bool:
+        """Take in what has come; return whether anything has."""
+        self._coming += self._post.arrivals(PUSH)
+        late: set[int] = set()
+        left = []
+        for source, letter, handle in self._coming:
+            # Letters of one worker are taken in their order.
+            if source in late or not handle.test():
+                late.add(source)
+                left.append((source, letter, handle))
+            else:
+                self._take(source, letter)
+        moved = len(left) < len(self._coming)
+        self._coming = left
+        return moved
+
+    def _take(self, source: int, letter: Letter) -> None:
+        """Decide what a letter leads to."""
+        header = letter.open(f"letter from rank {source}")
+        index = header.key
+        if index >= len(self._slots) or (header.offset, header.length) != self._part(index):
+            raise CommError(
+                f"server: rank {source} names elements {header.offset} to "
+                f"{header.offset + header.length} of slice {index}, which this server does not "
+                "keep; start all ranks with the same command"
+            )
+        if header.op == Op.PULL:
+            letter.close()
+            self._push(self._answer, index, header.version, (source,), True, name="pull")
+        elif self._sync:
+            letters = self._rounds.push(index, source, (header, letter))
+            if letters is not None:
+                self._close_round(index, letters)
+        else:
+            self._count()
+            released = self._clocks.push(index, source, header.version)
+            self._push(self._apply, index, header, source, letter, name="apply")
+            for worker, version in released:
+                self._push(self._answer, index, version, (worker,), name="answer")
+
+    def _part(self, index: int) -> tuple[int, int]:
+        a, b = self.parts.spans[index]
+        return a, b - a
+
+    def _count(self) -> None:
+        """Note how many tasks lie before a letter."""
+        lane = self.engine.statistics().lanes["compute"]
+        before = lane.queued + lane.running
+        self.queue[0] += 1
+        self.queue[1] += before
+        self.queue[2] = max(self.queue[2], before)
+
+    def _push(self, fn: Callable[..., None], index: int, *args: Any, name: str) -> None:
+        """Push work on a slice; what workers need first goes first."""
+        self.engine.push(
+            partial(fn, index, *args),
+            writes=(self._slots[index],),
+            priority=-index,
+            name=f"{name} {index}",
+        )
+
+    def _close_round(self, index: int, pushes: list[tuple[Header, Letter]]) -> None:
+        """Push what follows when all workers have pushed a slice."""
+        versions = [header.version for header, _ in pushes]
+        if len(set(versions)) > 1:
+            raise CommError(
+                f"server: the workers push slice {index} of steps {versions}, needed one step"
+            )
+        self._count()
+        letters = [letter for _, letter in pushes]
+        if not (self.parts.clip_norm or self.parts.options.skip):
+            self._push(self._round, index, versions[0], letters, name="sum and update")
+            return
+        self._push(self._sum, index, letters, name="sum")
+        self._summed.append(index)
+        if len(self._summed) == len(self._mine):
+            self._summed.clear()
+            self._push_judged(versions[0])
+
+    def _push_judged(self, version: int) -> None:
+        """Push the updates of a step that needs the norm of its whole gradient."""
+        push, norm = self.engine.push, self._norm
+        push(self._measure, [self._slots[i] for i in self._mine], (norm,), name="norm")
+        if self.peers.size > 1:
+            start = partial(self.peers.iallreduce, self._figures)
+            push(start, (), (norm,), "comm", name="share norm", deferred=True)
+        push(self._judge, (), (norm,), name="judge")
+        for index in sorted(self._mine):
+            push(
+                partial(self._finish, index, version),
+                (norm,),
+                (self._slots[index],),
+                priority=-index,
+                name=f"update {index}",
+            )
+
+    def _round(self, index: int, version: int, letters: list[Letter]) -> None:
+        """Sum, update and answer."""
+        self.parts.add_up(index, letters)
+        self.parts.update(index, version)
+        self._answer(index, version, tuple(self.parts.workers))
+
+    def _sum(self, index: int, letters: list[Letter]) -> None:
+        self.parts.add_up(index, letters)
+        self._squares[index] = self.parts.squares(index)
+
+    def _measure(self) -> None:
+        """Put together what this server has of the norm."""
+        grads, figures = self.parts.state.flat.grads, self._figures
+        figures[:] = 0
+        bad = grads[BAD] if self.peers.rank == 0 else 0.0  # who has the riders
+        figures[self.peers.rank] = math.fsum(self._squares), bad
+
+    def _judge(self) -> None:
+        """Decide whether the step counts; the same on all servers."""
+        parts = self.parts
+        parts.news.scale_of_step = parts.scale.value
+        if parts.options.skip:
+            squares, bad = self._figures.sum(0)
+            parts.news.skip = bool(bad > 0) or not math.isfinite(squares)
+            parts.scale.update(good=not parts.news.skip)
+
+    def _finish(self, index: int, version: int) -> None:
+        """Update and answer, when the norm is known."""
+        if not self.parts.news.skip:
+            self.parts.update(index, version, math.fsum(self._figures[:, 0]))
+        self._answer(index, version, tuple(self.parts.workers))
+
+    def _apply(self, index: int, header: Header, source: int, letter: Letter) -> None:
+        """Update by the gradient of one worker."""
+        parts = self.parts
+        parts.add_up(index, [letter])
+        exact = parts.exact(index)
+        if exact:
+            parts.news.note(parts.state.flat.grads[:exact], self._clocks.newest)
+        parts.apply(index, header, source)
+
+    def _answer(
+        self, index: int, version: int, workers: tuple[int, ...], whole: bool = False
+    ) -> None:
+        """Send a part of the parameters to some workers, as soon as it is its turn."""
+        letter = self.parts.value(index, version, workers[0], whole)
+        copies = Copies(letter, len(workers))
+        for worker in workers:
+            self.engine.push(
+                partial(
+                    copies.send, partial(self._post.send, letter, worker, reply_tag(index))
+                ),
+                lane="send",
+                priority=-index,
+                name=f"answer {index} to {worker}",
+                deferred=True,
+            )
+
+    def _listen(self) -> bool:
+        """Obey a letter of control, if one has come, with nothing else under way."""
+        for source, letter, handle in self._post.arrivals(CONTROL, most=1):
+            handle.wait()
+            words = read(letter, source)
+            self.engine.wait_all()
+            self._clocks.reset()
+            if words["do"] == "stop":
+                self._words = words
+                return True
+            said = self._orders[words["do"]](words)
+            if said is not None:
+                say(self._post, source, said)
+            return True
+        return False

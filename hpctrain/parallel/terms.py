@@ -1,0 +1,90 @@
+"""What workers and servers agree on, and how a part of a slice is written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpctrain.comm.compress import Codec
+from hpctrain.errors import ConfigError
+from hpctrain.parallel.work import Options
+
+__all__ = ["MODES", "Terms", "body_bytes"]
+
+MODES = ("sync", "async", "bounded")
+
+
+def _plain() -> Codec | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How gradients are traded for parameters.
+
+    Attributes
+    ----------
+    servers : int
+        The first ranks of all; the others work.
+    mode : {"sync", "async", "bounded"}
+        One update for the gradients of all workers; one for each as it comes; the same, but no
+        worker gets further ahead of the slowest than ``staleness`` steps.
+    staleness : int
+    compensation : float
+        Of gradients of old parameters, where updates do not wait; 0 for none. See `Parts`.
+    debug : bool
+        Whether letters have checksums.
+    codec : callable
+        Makes a codec for what travels, or returns None. Each is used by one thread.
+    """
+
+    servers: int = 1
+    mode: str = "sync"
+    staleness: int = 2
+    compensation: float = 0.0
+    debug: bool = False
+    codec: Callable[[], Codec | None] = _plain
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(
+                f"exchange.mode: got {self.mode!r}, needed one of {', '.join(MODES)}"
+            )
+        if self.servers < 1 or self.staleness < 0 or self.compensation < 0:
+            raise ConfigError(
+                f"exchange: got {self.servers} servers, staleness {self.staleness} and "
+                f"compensation {self.compensation:g}, needed at least 1, 0 and 0"
+            )
+
+    @property
+    def sync(self) -> bool:
+        """Whether all workers have the same parameters."""
+        return self.mode == "sync"
+
+    @property
+    def bound(self) -> int | None:
+        """How many steps a worker may get ahead; None for any number."""
+        return self.staleness if self.mode == "bounded" else None
+
+    def check(self, options: Options) -> None:
+        """Raise `ConfigError` if servers cannot carry out steps with these options."""
+        if options.sharded:
+            raise ConfigError(
+                "optim.sharded: got true with exchange.kind server, whose servers keep the "
+                "optimizer's state already; set it to false"
+            )
+        if not self.sync and (options.clip_norm or options.skip):
+            what = "optim.nonfinite skip" if options.skip else "optim.clip_norm"
+            raise ConfigError(
+                f"{what}: it looks at the gradient of a whole step, which there is not in "
+                f"exchange.mode {self.mode}; choose sync, or do without"
+            )
+
+
+def body_bytes(codec: Codec | None, count: int, exact: int, dtype: Any) -> int:
+    """Return the bytes of ``count`` elements, the first ``exact`` of them as they are."""
+    itemsize = np.dtype(dtype).itemsize
+    if codec is None:
+        return count * itemsize
+    return exact * itemsize + codec.nbytes(count - exact)

@@ -1,0 +1,57 @@
+"""What a server has told its workers: they may have other parameters than it has itself."""
+
+from typing import Any
+
+import numpy as np
+
+from hpctrain.comm.compress import Codec
+from hpctrain.comm.twobit import TwoBit
+
+__all__ = ["Told"]
+
+Flat = np.ndarray[Any, np.dtype[Any]]
+_ADAPTED = 2.0  # what 2-bit sends of a change at a time, in its mean
+
+
+class Told:
+    """Copies of the parameters as workers have them.
+
+    What a codec has not sent of a change is not lost: the next change is taken against these
+    copies. So there is error feedback without a residual.
+
+    Parameters
+    ----------
+    weights : array, shape (n,)
+        The server's own.
+    workers : sequence of int, or None
+        None: all are told the same, and one copy serves for all.
+    """
+
+    def __init__(self, weights: Flat, workers: Any) -> None:
+        self._weights = weights
+        self._copies = {w: weights.copy() for w in workers or (None,)}
+        self._one = workers is None
+
+    def of(self, worker: int) -> Flat:
+        """Return the parameters as a worker has them."""
+        return self._copies[None if self._one else worker]
+
+    def whole(self, worker: int, a: int, b: int) -> None:
+        """Note that elements a up to b have been told as they are."""
+        self.of(worker)[a:b] = self._weights[a:b]
+
+    def encode(self, codec: Codec, worker: int, a: int, b: int, out: Flat) -> float:
+        """Encode the change of elements a up to b since they were told; return its scale."""
+        copy = self.of(worker)[a:b]
+        change = self._weights[a:b] - copy
+        scale = 1.0
+        if isinstance(codec, TwoBit):
+            step = float(np.abs(change).mean()) * _ADAPTED
+            # The threshold is in units of the gradient; a change has another size.
+            scale = step / codec.threshold if step > 0 and np.isfinite(step) else 1.0
+            change /= np.float32(scale)
+        codec.encode(change, out)
+        codec.decode(out, change)
+        change *= np.float32(scale)
+        copy += change
+        return scale

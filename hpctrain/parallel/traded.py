@@ -1,0 +1,233 @@
+"""Gradients for parameters: the exchange of a worker with servers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpctrain import backend
+from hpctrain.comm.compress import Codec
+from hpctrain.comm.letter import Header, Letter, Op
+from hpctrain.comm.post import PUSH, reply_tag
+from hpctrain.comm.progress import Log
+from hpctrain.comm.request import Handle
+from hpctrain.comm.transfer import Pending
+from hpctrain.comm.watched import noted
+from hpctrain.parallel.flat import FlatParameters, Slice
+from hpctrain.parallel.terms import body_bytes
+from hpctrain.parallel.trade import Trade
+from hpctrain.parallel.work import CORRECT, COUNT, LOSS, Work
+
+__all__ = ["Traded"]
+
+KEPT = 8  # steps whose shares are remembered: more than are under way
+CODED = 1  # flag of a value: an encoded change
+
+
+class Traded:
+    """Pushes slices of the gradient; `land` takes what servers have made of the parameters.
+
+    Parameters
+    ----------
+    trade : Trade
+        Opened already.
+    buffer : array, shape (total,)
+        Where the gradients of this rank are, riders first.
+    flat : FlatParameters
+    names : sequence of str
+        Of the slices, for the report of a stall.
+    log : Log or None
+        Where it is noted what is under way.
+    """
+
+    def __init__(
+        self,
+        trade: Trade,
+        buffer: Any,
+        flat: FlatParameters,
+        names: Sequence[str],
+        log: Log | None,
+    ) -> None:
+        self.stop_at = 0  # steps to be made in all, once a worker wishes to stop
+        self._trade, self._post = trade, trade.post
+        self._buffer, self._flat = buffer, flat
+        self._names, self._log = names, log
+        self._codec: Codec | None = trade.terms.codec()
+        self._landing: Codec | None = trade.terms.codec()  # used by another thread
+        self._owed: dict[tuple[int, int], Any] = {}
+        self._shares: dict[int, float] = {}
+        self._values: dict[int, list[tuple[int, Letter]]] = {}
+        self._receives: dict[int, list[Handle]] = {}
+
+    def note(self, work: Work, number: int) -> None:
+        """Add up which share of the samples of a step this rank has."""
+        share = work.count / max(work.global_count, 1)
+        self._shares[number] = self._shares.get(number, 0.0) + share
+
+    def begin(self, piece: Slice, number: int = 0) -> Pending | None:
+        """Push a slice; make room for what will come of it."""
+        array = backend.to_host(self._buffer[piece.start : piece.stop])
+        share = self._shares.get(number, 0.0)  # none for a rank without a sample
+        self._shares.pop(number - KEPT, None)
+        letters, receives, sends, values = [], [], [], []
+        for server, (a, b) in enumerate(self._trade.places[piece.index]):
+            if a == b:
+                continue
+            part = array[a - piece.start : b - piece.start]
+            letter = self._packed(part, piece.index, a, server, number, share)
+            values.append((server, self._room(piece.index, server)))
+            tag = reply_tag(piece.index)
+            receives.append(self._post.receive(values[-1][1], server, tag))
+            sends.append(self._post.send(letter, server, PUSH))
+            letters.append(letter)
+        self._values[piece.index] = values
+        self._receives[piece.index] = receives
+        pending = _Together(sends, letters)
+        return noted(pending, self._log, piece.index, self._names[piece.index])
+
+    def gather(self, piece: Slice) -> Pending | None:
+        """Await what comes of a slice: not before all are pushed, which servers may need."""
+        pending = _Together(self._receives.pop(piece.index), [])
+        name = f"{self._names[piece.index]}, the new parameters"
+        return noted(pending, self._log, ~piece.index, name)
+
+    def _exact(self, index: int, server: int) -> int:
+        a, b = self._trade.places[index][server]
+        return len(self._flat.riders) if index == 0 and a == 0 and b > 0 else 0
+
+    def _room(self, index: int, server: int) -> Letter:
+        """Return room for the parameters of a part, encoded or not."""
+        a, b = self._trade.places[index][server]
+        exact = self._exact(index, server)
+        most = max(
+            body_bytes(codec, b - a, exact, self._flat.dtype) for codec in (None, self._codec)
+        )
+        return self._post.room(most)
+
+    def _packed(
+        self, part: Any, index: int, start: int, server: int, number: int, share: float
+    ) -> Letter:
+        """Return a letter with a part of the gradient."""
+        exact, codec = self._exact(index, server), self._codec
+        letter = self._post.room(body_bytes(codec, part.size, exact, part.dtype))
+        if codec is None:
+            letter.view(part.dtype, part.size)[:] = part
+        else:
+            letter.view(part.dtype, exact)[:] = part[:exact]
+            rest = part[exact:]
+            owed = None
+            if codec.residual:
+                owed = self._owed.setdefault((index, server), np.zeros(rest.size, np.float32))
+            codec.encode(rest, letter.body[exact * part.itemsize :], owed)
+        header = Header(Op.PUSH, index, number, start, part.size, part.dtype.char, share=share)
+        letter.seal(header, self._post.debug)
+        return letter
+
+    def land(self, piece: Slice) -> None:
+        """Bring the parameters that have come to their place, and the riders."""
+        for server, letter in self._values.pop(piece.index):
+            header = letter.open(f"value from rank {server}")
+            exact = self._exact(piece.index, server)
+            a, b = self._trade.places[piece.index][server]
+            head = letter.view(self._flat.dtype, exact)
+            if exact:
+                self._land_riders(head)
+                self.stop_at = header.number
+            target = self._flat.weights[a + exact : b]
+            if header.flags & CODED:
+                self._add(letter, head.nbytes, header.scale, target)
+            else:
+                body = letter.view(self._flat.dtype, b - a - exact, head.nbytes)
+                target[...] = backend.module_of(target).asarray(body)
+            letter.close()
+
+    def _land_riders(self, head: Any) -> None:
+        for buffer in (self._flat.grads, self._buffer):
+            buffer[: head.size] = backend.module_of(buffer).asarray(head)
+
+    def _add(self, letter: Letter, start: int, scale: float, target: Any) -> None:
+        """Add an encoded change to parameters, in the same arithmetic as the server's."""
+        codec = self._landing
+        assert codec is not None, "changes are encoded where there is a codec"
+        change = np.empty(target.size, np.float32)
+        codec.decode(letter.body[start : start + codec.nbytes(change.size)], change)
+        change *= np.float32(scale)
+        target += backend.module_of(target).asarray(change)
+
+    def catch_up(self) -> tuple[float, float, int]:
+        """Fetch all parameters as the servers have them, when all workers are here.
+
+        Collective over the workers, on the main thread, with nothing under way.
+
+        Returns
+        -------
+        (float, float, int)
+            Losses, right answers and samples of other workers that were not told yet.
+        """
+        terms, riders = self._trade.terms, self._flat.riders
+        if terms.sync and self._codec is None:
+            return 0.0, 0.0, 0
+        self._trade.group.barrier()
+        before = backend.to_host(riders).copy()
+        for piece in self._flat.slices:
+            self._pull(piece)
+        told = backend.to_host(riders).copy()
+        riders[:] = backend.module_of(riders).asarray(before)
+        self._trade.group.barrier()
+        if terms.sync:
+            return 0.0, 0.0, 0
+        return float(told[LOSS]), float(told[CORRECT]), round(float(told[COUNT]))
+
+    def _pull(self, piece: Slice) -> None:
+        values = []
+        for server, (a, b) in enumerate(self._trade.places[piece.index]):
+            if a == b:
+                continue
+            letter, value = self._post.room(0), self._room(piece.index, server)
+            letter.seal(Header(Op.PULL, piece.index, 0, a, b - a), self._post.debug)
+            receiving = self._post.receive(value, server, reply_tag(piece.index))
+            self._post.send(letter, server, PUSH).wait()
+            receiving.wait()
+            letter.close()
+            values.append((server, value))
+        self._values[piece.index] = values
+        self.land(piece)
+
+    def nbytes(self, piece: Slice) -> int:
+        """Return how many bytes this rank sends for a slice."""
+        return body_bytes(self._codec, piece.stop - piece.start, 0, self._buffer.dtype)
+
+    def own(self, piece: Slice) -> tuple[int, int]:
+        """Return nothing of ``piece``: the servers update it."""
+        return piece.start, piece.start
+
+    def rescale(self, factor: float) -> None:
+        """Scale what compression owes, which is in units of the gradient."""
+        for owed in self._owed.values():
+            owed *= factor
+
+
+class _Together:
+    """Messages with several servers, as one; the letters given are free at the end."""
+
+    __slots__ = ("_handles", "_letters")
+
+    def __init__(self, handles: list[Handle], letters: list[Letter]) -> None:
+        self._handles, self._letters = handles, letters
+
+    def test(self) -> bool:
+        self._handles = [handle for handle in self._handles if not handle.test()]
+        if not self._handles:
+            self._close()
+        return not self._handles
+
+    def wait(self, pause_s: float = 0.0) -> None:
+        for handle in self._handles:
+            handle.wait(pause_s)
+        self._handles = []
+        self._close()
+
+    def _close(self) -> None:
+        for letter in self._letters:
+            letter.close()
+        self._letters = []

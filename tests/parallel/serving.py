@@ -1,0 +1,95 @@
+"""Servers and workers over the ranks of a group, and training with them."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from replicas import SCHEDULE, share
+
+from hpctrain.comm.group import Group
+from hpctrain.comm.post import Post
+from hpctrain.engine import create
+from hpctrain.parallel.serve import serve
+from hpctrain.parallel.served_parallel import ServedParallel
+from hpctrain.parallel.server import lanes_of_server
+from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.terms import Terms
+from hpctrain.parallel.trade import Trade
+from hpctrain.parallel.ways import to_servers
+from hpctrain.parallel.work import LAG, Options, Work
+
+
+@dataclass
+class Places:
+    """Who serves, and who works: the ranks of one's own kind."""
+
+    serves: bool
+    own: Group
+    post: Post
+
+
+@contextmanager
+def roles(group, servers=1, debug=True):
+    """Divide ``group``, whose first ranks serve."""
+    serves = group.rank < servers
+    own = group.split(int(serves))
+    post = Post(group.dup(), debug)
+    yield Places(serves, own, post)
+    post.free()
+    own.free()
+
+
+def worker(model, optimizer, places, terms, engine, first, options=None, slice_bytes=2**20):
+    """Return a step of a worker that is ready for batches."""
+    options = options or Options()
+    state = ModelState(model.parameters, optimizer, slice_bytes)
+    trade = Trade(places.post, terms, places.own)
+    way = to_servers(trade, state, options)
+    step = ServedParallel(
+        model.objective, state, optimizer, SCHEDULE, engine, places.own, options, way
+    )
+    specs = share(first, places.own).specs()
+    if not specs[0][0].shape[0]:
+        specs = Work(first[:-1], first[-1:], 0, 0).specs()
+    step.prepare(*specs)
+    return step
+
+
+def served(
+    model, optimizer, group, data, terms=None, options=None, slice_bytes=2**20, use=None,
+    kind="threaded",
+):  # fmt: skip
+    """Train; return the results on workers, and on servers the words of the end.
+
+    ``use(step, steps)`` makes the steps; by default all of them. The state comes with it.
+    """
+    terms = terms or Terms()
+    options = options or Options()
+    steps = [batch if isinstance(batch, list) else [batch] for batch in data]
+    with roles(group, terms.servers) as places:
+        if places.serves:
+            with create(kind, lanes_of_server(2)) as engine:
+                state = ModelState(model.parameters, optimizer, slice_bytes)
+                words = serve(
+                    state, optimizer, SCHEDULE, options, terms, places.post, places.own, engine
+                )
+                return words, state
+        with create(kind) as engine:
+            step = worker(
+                model, optimizer, places, terms, engine, steps[0][0], options, slice_bytes
+            )
+            results = (use or in_steps)(step, steps)
+            step.close(finished=True)
+            return results, step.state
+
+
+def in_steps(step, steps):
+    """Make steps, each of a list of batches, and return their results."""
+    pending, results = [], []
+    for batches in steps:
+        unit = step.options.shard or 1
+        pending.append(step.step(*(share(batch, step.group, unit) for batch in batches)))
+        if len(pending) > LAG:
+            results.append(step.result(pending.pop(0)))
+    results += [step.result(number) for number in pending]
+    step.engine.wait_all()
+    return results
