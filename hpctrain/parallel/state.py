@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,22 +13,9 @@ from hpctrain.comm.group import Group
 from hpctrain.errors import CheckpointError, ShapeError
 from hpctrain.optim import Optimizer
 from hpctrain.parallel.flat import FlatParameters, Slice
+from hpctrain.parallel.remote import Remote
 
 __all__ = ["ModelState"]
-
-
-class Remote(Protocol):
-    """Who keeps the optimizer's state for this group of ranks."""
-
-    @property
-    def leads(self) -> bool:
-        """Whether this rank speaks for the group."""
-
-    def fetch(self) -> dict[str, np.ndarray]:
-        """Return the state in whole buffers, on the rank that leads."""
-
-    def store(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Give it ``weights`` and the state in whole buffers, those of the rank that leads."""
 
 
 class ModelState:
