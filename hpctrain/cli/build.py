@@ -1,6 +1,6 @@
 """From a configuration to the parts of a run. The only place that knows both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -65,14 +65,16 @@ def open_data(config: Config, world: World) -> Data:
     ConfigError
         If the batch is smaller than the number of ranks.
     """
-    if config.data.batch < world.size:
+    stages = config.parallel.pipeline
+    if config.data.batch * stages < world.size:
         raise ConfigError(
-            f"data.batch: got {config.data.batch} records for {world.size} ranks, needed at "
-            "least one for each; raise data.batch or start fewer ranks"
+            f"data.batch: got {config.data.batch} records for {world.size // stages} "
+            f"{'replicas' if stages > 1 else 'ranks'}, needed at least one for each; raise "
+            "data.batch or start fewer ranks"
         )
 
     units = -(-config.data.batch // (shard(config) or 1))
-    if units < world.size:
+    if units * stages < world.size:
         raise ConfigError(
             f"exchange.shard: a batch of {config.data.batch} records has {units} shards of "
             f"{shard(config)}, needed at least one for each of {world.size} ranks; raise "
@@ -103,9 +105,14 @@ def open_data(config: Config, world: World) -> Data:
 
 
 def loader(
-    config: Config, records: Records, world: World, engine: Engine | None, training: bool
+    config: Config,
+    records: Records,
+    world: World,
+    engine: Engine | None,
+    training: bool,
+    share: tuple[int, int] | None = None,
 ) -> Loader:
-    """Make the loader of this rank."""
+    """Make the loader of this rank; ``share`` is its part of each batch, and of how many."""
     batch = config.data.batch if training else config.data.test_batch
     plan = Plan(
         records.n,
@@ -123,8 +130,7 @@ def loader(
     return Loader(
         records,
         plan,
-        world.rank,
-        world.size,
+        *(share or (world.rank, world.size)),
         engine if depth else None,
         max(1, depth),
         config.device.precision,
@@ -200,11 +206,16 @@ def options(config: Config, overlap: bool, pause_s: float) -> Options:
 
 
 def objective(
-    config: Config, loader: Loader, device: backend.Device, combine: Combine | None = None
+    config: Config,
+    loader: Loader,
+    device: backend.Device,
+    combine: Combine | None = None,
+    start: Callable[[nn.Block], object] | None = None,
 ) -> tuple[nn.Block, Objective]:
     """Make the model, initialised, and what is to be made small.
 
-    ``combine`` is what its batch normalisations share with other ranks, if they do.
+    ``combine`` is what its batch normalisations share with other ranks, if they do; ``start``
+    initialises it in another way.
 
     Raises
     ------
@@ -218,9 +229,12 @@ def objective(
             f"parallel.sync_bn: got true for model {config.model.name}, which has no layer "
             "nn.BatchNorm; set it to false"
         )
-    net.initialize(ctx=device, seed=config.run.seed)
-    if config.device.precision != "float32":
-        net.cast(config.device.precision)
+    if start is not None:
+        start(net)
+    else:
+        net.initialize(ctx=device, seed=config.run.seed)
+        if config.device.precision != "float32":
+            net.cast(config.device.precision)
     make, count = LOSSES[config.loss.name]
     goal = Objective(net, make(), count, combine)
     inputs, targets = (

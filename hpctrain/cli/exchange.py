@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpctrain.comm.compress import codec
+from hpctrain.comm.group import Group
 from hpctrain.comm.probe import spare_core
 from hpctrain.comm.world import World
 from hpctrain.config import Config
@@ -83,8 +84,14 @@ def settled(traffic: Traffic, world: World) -> Traffic:
     return replace(found, pause_s=traffic.pause_s or PAUSE_S)
 
 
-def way_of(traffic: Traffic, world: World, state: ModelState, options: Options) -> Way:
-    """Make the path of the gradients; collective.
+def way_of(
+    traffic: Traffic,
+    world: World,
+    state: ModelState,
+    options: Options,
+    group: Group | None = None,
+) -> Way:
+    """Make the path of the gradients; collective over ``group``, all ranks if it is None.
 
     Raises
     ------
@@ -103,7 +110,7 @@ def way_of(traffic: Traffic, world: World, state: ModelState, options: Options) 
         )
     return connect(
         traffic.path,
-        world.group,
+        group or world.group,
         state,
         options,
         codec(

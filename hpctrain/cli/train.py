@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from hpctrain import backend, engine
-from hpctrain.cli import build
+from hpctrain.cli import build, pipeline
 from hpctrain.cli.defaults import DEFAULT
 from hpctrain.cli.exchange import PAUSE_S, lanes_for, overlaps, way_of
 from hpctrain.cli.threads import limit_threads
 from hpctrain.cli.tune import traffic_of
 from hpctrain.comm import guard
 from hpctrain.comm.agree import agree
+from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.stall import Watch
 from hpctrain.comm.world import World, start
 from hpctrain.config import NOT_COUNTED, Config, digest, load, split, to_toml
@@ -27,6 +28,8 @@ from hpctrain.io.sampler import part
 from hpctrain.ops import dnnl
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.evaluate import Evaluator
+from hpctrain.parallel.pipeline import Pipeline
+from hpctrain.parallel.pipeline_evaluate import PipelineEvaluator
 from hpctrain.parallel.state import ModelState
 from hpctrain.trace import Activity, Recorder
 from hpctrain.train.console import Console
@@ -60,12 +63,13 @@ def run(argv: Sequence[str]) -> int:
 def _configured(argv: Sequence[str]) -> Config:
     words, flags = split(argv)
     config = load(words or [DEFAULT], flags, os.environ)[0]
-    if config.parallel.pipeline * config.parallel.tensor != 1:
+    if config.parallel.tensor != 1:
         raise ConfigError(
-            f"parallel: got pipeline {config.parallel.pipeline} and tensor "
-            f"{config.parallel.tensor}, but only data parallelism is there; leave both at 1"
+            f"parallel.tensor: got {config.parallel.tensor}, but layers are not shared by "
+            "ranks; leave it at 1, and take parallel.pipeline for a model in stages"
         )
     build.check(config)
+    pipeline.check(config)
     return config
 
 
@@ -73,6 +77,7 @@ def _train(config: Config, world: World) -> Outcome:
     threads, cores = limit_threads(world, config.device.threads)
     dnnl.choose(config.device.kernels)
     device = backend.choose(config.device.kind, world.local_rank)
+    mesh = pipeline.mesh_of(config, world)
     data = build.open_data(config, world)
     traffic, tuning = traffic_of(config, world, data.train, (device, cores))
     with ExitStack() as stack:
@@ -80,7 +85,7 @@ def _train(config: Config, world: World) -> Outcome:
         lanes = stack.enter_context(
             engine.create(
                 config.device.engine,
-                lanes_for(traffic, readers=2),
+                {**lanes_for(traffic, readers=2), **pipeline.lanes(config, traffic.pause_s)},
                 run_ahead=RUN_AHEAD,
                 recorder=recorder,
                 on_failure=lambda error: _end_all(error, world),
@@ -89,14 +94,18 @@ def _train(config: Config, world: World) -> Outcome:
         activity = data.train.activity = data.test.activity = Activity()
         limits = config.exchange.stall_s, config.exchange.abort_s
         watch = Watch(world, *limits, activity, lanes.running)
-        train = build.loader(config, data.train, world, lanes, training=True)
-        test = build.loader(config, data.test, world, lanes, training=False)
-        step = _step(config, world, lanes, train, (device, cores, watch, traffic))
+        share = pipeline.replica(mesh, world)
+        train = build.loader(config, data.train, world, lanes, True, share)
+        test = build.loader(config, data.test, world, lanes, False, share)
+        step, evaluator = _step(
+            config, world, mesh, lanes, train, (device, cores, watch, traffic)
+        )
         run_dir = _run_dir(config, world, stack)  # when nothing is left that could be refused
         console = stack.enter_context(Console(world.rank, log=run_dir.log if run_dir else None))
         console.facts(
             f"hpctrain: run {config.run.name}", _banner(world, step, train, threads, tuning)
         )
+        pipeline.tell(console, step)
         saver = Saver(
             step,
             world,
@@ -108,9 +117,7 @@ def _train(config: Config, world: World) -> Outcome:
         records = stack.enter_context(RecordWriter(run_dir.metrics)) if run_dir else None
         trainer = Trainer(
             step,
-            Evaluator(
-                step.objective, step.state, step.options.fuse, step.options.memory.budget
-            ),
+            evaluator,
             train,
             test,
             world,
@@ -165,10 +172,19 @@ def _run_dir(config: Config, world: World, stack: ExitStack) -> Any:
 
 
 def _step(
-    config: Config, world: World, lanes: engine.Engine, loader: Any, place: tuple[Any, ...]
-) -> DataParallel:
-    """Build the model and the training step, the same on every rank."""
+    config: Config,
+    world: World,
+    mesh: Mesh | None,
+    lanes: engine.Engine,
+    loader: Any,
+    place: tuple[Any, ...],
+) -> tuple[DataParallel, Any]:
+    """Build the model, the training step and the evaluation, alike on every rank."""
     device, cores, watch, traffic = place
+    if mesh is not None:
+        where = pipeline.Place(device, cores, watch.log, traffic)
+        made = pipeline.step_of(config, world, mesh, lanes, loader, where, _facts)
+        return made, PipelineEvaluator(made)
     pause_s = PAUSE_S if cores < 1 else 0.0
     together = build.together(config, world, pause_s)
     net, goal = guard.agreed(
@@ -180,12 +196,12 @@ def _step(
     state.broadcast(world.control)
     options = build.options(config, overlaps(traffic, world, cores), pause_s)
     schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
-    way = replace(way_of(traffic, world, state, options), log=watch.log)
+    way = replace(way_of(traffic, world, state, options, cores), log=watch.log)
     step = DataParallel(goal, state, optimizer, schedule, lanes, world.control, options, way)
     share = part(loader.plan.batch, world.rank, world.size, loader.unit)
     count = options.shard or share.stop - share.start
     step.prepare(*build.batch_specs(loader, min(count, loader.plan.batch)))
-    return step
+    return step, Evaluator(goal, state, options.fuse, options.memory.budget)
 
 
 def _facts(config: Config, state: ModelState) -> dict[str, str]:
@@ -226,6 +242,8 @@ def _settings(config: Config) -> Settings:
 def _banner(
     world: World, step: DataParallel, loader: Any, threads: int, tuning: str
 ) -> dict[str, Any]:
+    if isinstance(step, Pipeline):
+        return pipeline.banner(world, step, loader, threads)
     plan = step.plan_of_first_shape()
     kernels = prepare(plan.graph)
     again = sum(AGAIN in node.marks for node in plan.graph.nodes)

@@ -203,7 +203,15 @@ class Parallel(Section, frozen=True):
     """How the ranks share one model; what is left are copies of it."""
 
     pipeline: Positive = 1
-    """stages of the model, one after the other"""
+    """ranks that the layers of one model are spread over, in stages"""
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b"
+    """order of the work; gpipe keeps most, 1f1b least, the others stand still least"""
+    micro_batches: Positive = 4
+    """parts of a batch that go through the stages one after the other"""
+    chunks: Positive = 1
+    """stages on each rank (interleaved)"""
+    balance: Literal["time", "memory", "params"] = "time"
+    """what the cut into stages makes even, unless the model names groups"""
     tensor: Positive = 1
     """ranks that share each layer"""
     sync_bn: bool = False

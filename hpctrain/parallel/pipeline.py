@@ -101,6 +101,7 @@ class Pipeline(DataParallel):
         options = options or Options()
         self.model, self.mesh, self.batch_axis = model, mesh, batch_axis
         self.rank = mesh.place.pipeline
+        self.most = 1  # samples of a micro-batch
         tied = [n for n in tied_names(model) if n in state.names]
         self._tied = [state.names.index(name) for name in tied]
         if tied:
@@ -155,8 +156,8 @@ class Pipeline(DataParallel):
     def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
         """Plan the stages for a shape of batch, that of one replica; collective at first."""
         layout = self.model.layout
-        most = most_samples(inputs[0].shape[self.batch_axis], layout.micro_batches)
-        specs = tuple(of_samples(s, most, self.batch_axis) for s in (inputs, targets))
+        self.most = most_samples(inputs[0].shape[self.batch_axis], layout.micro_batches)
+        specs = tuple(of_samples(s, self.most, self.batch_axis) for s in (inputs, targets))
         plan = layout.plan(layout.micro_batches * max(1, self.options.accumulate))
         self.stages.make_room(plan)
         if not self.order:

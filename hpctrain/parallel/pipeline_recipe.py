@@ -39,8 +39,8 @@ from hpctrain.parallel.recipe import (
 )
 
 __all__ = [
-    "WIRE", "Berth", "Deed", "StageFacts", "berths", "deeds", "end_items", "slot_counts",
-    "wire_lane",
+    "WIRE", "Berth", "Deed", "StageFacts", "awaited", "berths", "deeds", "end_items",
+    "slot_counts", "wire_lane",
 ]  # fmt: skip
 
 WIRE = "wire"

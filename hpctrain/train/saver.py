@@ -7,6 +7,7 @@ import numpy as np
 from hpctrain.comm.guard import agreed
 from hpctrain.comm.world import World
 from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.stage_state import StageState
 from hpctrain.trace import Activity
 from hpctrain.train import checkpoint, owed
 from hpctrain.train.position import Position
@@ -95,6 +96,8 @@ class Saver:
         """Give all ranks rank 0's state, then each its own layer state if it was kept."""
         control, state = self.world.control, self.step.state
         state.broadcast(control, arrays)
+        if isinstance(state, StageState):
+            return  # each rank has got its own
         for name, tensor in state.moving().items():
             rows = arrays.get(f"ranks/{name}")
             ranks = control.bcast_obj(0 if rows is None else len(rows), 0)

@@ -6,7 +6,7 @@ gradient, or facts agreed at the start), so that all ranks do the same thing at 
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ from hpctrain.comm.world import World
 from hpctrain.errors import NumericError
 from hpctrain.io import Batch, Loader
 from hpctrain.parallel.data_parallel import DataParallel
-from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.work import LAG, StepResult, Work
 from hpctrain.train.position import Position
 from hpctrain.train.profile import Profile
@@ -71,7 +70,8 @@ class Trainer:
     Parameters
     ----------
     step : DataParallel
-    evaluator : Evaluator
+    evaluator : callable
+        From a rank's part of a batch to its sums of losses and right answers, and outputs.
     train, test : Loader
         ``test`` may be None.
     world : World
@@ -84,7 +84,7 @@ class Trainer:
     def __init__(  # noqa: PLR0913 (the parts of a run)
         self,
         step: DataParallel,
-        evaluator: Evaluator,
+        evaluator: Callable[[Work], tuple[float, float, np.ndarray]],
         train: Loader,
         test: Loader | None,
         world: World,
@@ -199,7 +199,7 @@ class Trainer:
 
     def _end_epoch(self) -> dict[str, float]:
         state = self.step.state
-        own = state.average_layers(self.world.control)
+        own = state.average_layers(self.step.group)
         self._check_finite()
         values = self._values(self.at, "train")
         if self.test is not None:
@@ -218,9 +218,11 @@ class Trainer:
     def _check_finite(self) -> None:
         """Raise rather than evaluate and save parameters that the last step has spoilt.
 
-        Its loss was that of the parameters before it. Replicas are equal, so all ranks raise.
+        Its loss was that of the parameters before it. All ranks raise, also for a stage of one.
         """
-        if not bool(np.isfinite(self.step.state.flat.weights).all()):
+        finite = np.array([np.isfinite(self.step.state.flat.weights).all()], np.uint8)
+        self.world.control.allreduce(finite, "min")
+        if not finite[0]:
             raise NumericError(
                 f"training: parameters are not finite after step {self.at.step}, needed finite "
                 "numbers; lower optim.lr, or set optim.clip_norm"
@@ -248,7 +250,7 @@ class Trainer:
                 loss_sum, correct, _ = self.evaluator(self._work(batch, loader))
                 sums += [loss_sum, correct, batch.count]
             batch.release()
-        self.world.control.allreduce(sums)
+        self.step.group.allreduce(sums)
         return Position(loss_sum=sums[0], correct=sums[1], count=int(sums[2]))
 
 

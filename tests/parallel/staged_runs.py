@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
-from replicas import SCHEDULE, Model, joined, parameters
+from replicas import SCHEDULE, Model, mlp, parameters
 
 from hpctrain import ops
-from hpctrain.autograd import Spec
 from hpctrain.comm.group import Group
 from hpctrain.comm.mesh import Mesh
 from hpctrain.engine import DEFAULT_LANES, create
@@ -39,6 +38,21 @@ def tied_model():
             h = ops.tanh(ops.dense(first, t("w"), t("b")))
         with marked(ctx_group="c"):
             return ops.dense(h + first, t("table"))
+
+    model.net = net
+    return model
+
+
+def split_mlp():
+    """The MLP in one group; in the other nothing but its softmax and loss."""
+    model = mlp()
+    inner = model.net
+
+    def net(x):
+        with marked(ctx_group="net"):
+            y = inner(x)
+        with marked(ctx_group="loss"):
+            return ops.tanh(y)
 
     model.net = net
     return model
@@ -116,6 +130,3 @@ def staged(
         step.free()
         step.way.free()
         return results, {n: a.copy() for n, a in state.arrays().items()}, step
-
-
-__all__ = ["Spec", "collect", "joined", "staged", "tied_model", "twin"]

@@ -1,0 +1,198 @@
+"""From a configuration to a pipeline: refusals, the mesh, and the step of one rank."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from hpctrain import engine
+from hpctrain.backend import Device
+from hpctrain.cli import build
+from hpctrain.cli.exchange import PAUSE_S, Traffic, overlaps, way_of
+from hpctrain.comm.agree import agree
+from hpctrain.comm.guard import agreed
+from hpctrain.comm.mesh import Mesh
+from hpctrain.comm.world import World
+from hpctrain.config import Config
+from hpctrain.engine import LaneSpec
+from hpctrain.errors import ConfigError
+from hpctrain.io.sampler import part
+from hpctrain.nn import Block
+from hpctrain.parallel.hollow import fill, hollow, start_hollow
+from hpctrain.parallel.micro import most_samples
+from hpctrain.parallel.pieces import of_samples
+from hpctrain.parallel.pipeline import Pipeline, summing
+from hpctrain.parallel.pipeline_recipe import WIRE, wire_lane
+from hpctrain.parallel.pipeline_times import bubble_formula
+from hpctrain.parallel.stage_state import StageState
+from hpctrain.parallel.staged import Layout, StagedModel
+from hpctrain.train.console import Console
+
+__all__ = [
+    "Place", "banner", "check", "lanes", "layout_of", "mesh_of", "replica", "step_of", "tell",
+]  # fmt: skip
+
+
+class Place(NamedTuple):
+    """Where this rank computes, and with what."""
+
+    device: Device
+    cores: float
+    log: Any
+    traffic: Traffic
+
+
+def check(config: Config) -> None:
+    """Raise `ConfigError` if settings do not go together with stages."""
+    p = config.parallel
+    if p.pipeline == 1:
+        if p.chunks > 1:
+            raise ConfigError(
+                f"parallel.chunks: got {p.chunks} with one stage, needed parallel.pipeline of "
+                "at least 2; leave it at 1"
+            )
+        return
+    if p.chunks > 1 and p.schedule != "interleaved":
+        raise ConfigError(
+            f"parallel.chunks: got {p.chunks} with schedule {p.schedule}, needed interleaved"
+        )
+    refused = {
+        "exchange.reproducible = ranks": build.shard(config) > 0,
+        "parallel.sync_bn": p.sync_bn,
+        "exchange.tune": config.exchange.tune,
+        "memory.budget": bool(config.memory.budget),
+        "memory.recompute = sqrt": config.memory.recompute == "sqrt",
+        f"exchange.wire = {config.exchange.wire}": config.exchange.wire != "none",
+        f"exchange.kind = {config.exchange.kind}": config.exchange.kind != "allreduce",
+    }
+    for name, found in refused.items():
+        if found:
+            raise ConfigError(
+                f"parallel.pipeline: got {p.pipeline} with {name}, which works on a whole "
+                "model; leave out one of them"
+            )
+
+
+def mesh_of(config: Config, world: World) -> Mesh | None:
+    """Return the grid of ranks, None where each has a whole model; collective."""
+    if config.parallel.pipeline == 1:
+        return None
+    return Mesh(world.group, pipeline=config.parallel.pipeline)
+
+
+def replica(mesh: Mesh | None, world: World) -> tuple[int, int]:
+    """Return which part of a batch this rank takes, and how many there are."""
+    if mesh is None:
+        return world.rank, world.size
+    return mesh.place.data, mesh.shape.data
+
+
+def lanes(config: Config, pause_s: float) -> Mapping[str, LaneSpec]:
+    """Return the lanes that a pipeline needs beside the others."""
+    ranks = config.parallel.pipeline
+    return {WIRE: wire_lane(ranks, pause_s)} if ranks > 1 else {}
+
+
+def layout_of(config: Config) -> Layout:
+    """Return how the model goes through its stages."""
+    p = config.parallel
+    return Layout(p.pipeline, p.schedule, p.micro_batches, p.chunks, p.balance)
+
+
+def step_of(  # noqa: PLR0913 (the parts that meet here)
+    config: Config,
+    world: World,
+    mesh: Mesh,
+    lanes_: engine.Engine,
+    loader: Any,
+    place: Place,
+    facts: Callable[[Config, Any], dict[str, str]],
+) -> Pipeline:
+    """Build the stages of this rank and their training step; collective.
+
+    The model is made without memory for its parameters, cut, and then the parameters of this
+    rank's stages get their values, which depend on seed and name alone.
+    """
+    samples = _samples(loader, mesh)
+    specs = build.batch_specs(loader, samples)
+    model, parameters = _model(config, world, mesh, loader, place.device)
+    optimizer = build.optimizer(config)
+    slice_bytes = round(place.traffic.slice_mib * build.MIB)
+    state = StageState(model, parameters, optimizer, mesh, slice_bytes)
+    found = facts(config, state)
+    digest = found.pop("parameters at the start")
+    agree(world.control, found)
+    agree(mesh.data, {"parameters at the start": digest})
+    state.broadcast(world.control)
+    pause_s = PAUSE_S if place.cores < 1 else 0.0
+    options = build.options(config, overlaps(place.traffic, world, place.cores), pause_s)
+    schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
+    way = way_of(place.traffic, world, state, summing(options), group=mesh.data)
+    way = replace(way, log=place.log)
+    step = Pipeline(model, state, optimizer, schedule, lanes_, mesh, options, way)
+    step.prepare(*specs)
+    return step
+
+
+def _samples(loader: Any, mesh: Mesh) -> int:
+    """Return the most samples of a batch that a replica has."""
+    share = part(loader.plan.batch, 0, mesh.shape.data)
+    return share.stop - share.start
+
+
+def _model(
+    config: Config, world: World, mesh: Mesh, loader: Any, device: Device
+) -> tuple[StagedModel, Mapping[str, Any]]:
+    """Cut the model, and give the parameters of this rank's stages their values."""
+    drawn: dict[str, Any] = {}
+    seed, precision, layout = config.run.seed, config.device.precision, layout_of(config)
+
+    def start(net: Block) -> None:
+        drawn.update(start_hollow(net.collect_params(), device, seed, precision))
+
+    def cut() -> tuple[StagedModel, Mapping[str, Any]]:
+        net, goal = build.objective(config, loader, device, start=start)
+        parameters = net.collect_params()
+        for name in drawn:
+            hollow(parameters[name])
+        samples = _samples(loader, mesh)
+        most = most_samples(samples, layout.micro_batches)
+        inputs, targets = (of_samples(s, most) for s in build.batch_specs(loader, samples))
+        found = StagedModel(goal, parameters, layout, (inputs, targets), device=device)
+        return found, parameters
+
+    model, parameters = agreed(world.control, cut)
+    for name, parameter in parameters.items():
+        mine = mesh.place.pipeline in model.homes(name)
+        if mine and name in drawn:
+            fill(parameter, device, seed, name, drawn[name])
+        elif not mine:
+            hollow(parameter)
+    return model, parameters
+
+
+def banner(world: World, step: Pipeline, loader: Any, threads: int) -> dict[str, Any]:
+    """Return what there is to say about a run in stages."""
+    layout, shape, stages = step.model.layout, step.mesh.shape, step.stages
+    bubble = bubble_formula(layout.schedule, layout.ranks, layout.micro_batches, layout.chunks)
+    return {
+        "ranks": f"{world.size} on {len(world.hosts)} host(s), {world.library}",
+        "mesh": f"{shape.data} replica(s) x {shape.pipeline} ranks"
+        + (f" of {layout.chunks} stages" if layout.chunks > 1 else ""),
+        "device": f"{step.state.device}, {threads} thread(s) a rank",
+        "parameters": sum(t.size for t in step.model.tensors),
+        "memory of rank 0": f"{stages.arena_bytes / 2**20:.1f} MiB to work in, "
+        f"{stages.kept_bytes / 2**20:.1f} MiB for kept values, "
+        f"{step.state.flat.weights.nbytes / 2**20:.1f} MiB of parameters",
+        "records": loader.records.n,
+        "batch": f"{loader.plan.batch} over all replicas, {loader.plan.steps} an epoch"
+        + (f", {step.options.accumulate} to a step" if step.options.accumulate > 1 else ""),
+        "pipeline": f"{layout.schedule}, {layout.micro_batches} micro-batches of up to "
+        f"{step.most} samples, bubble {bubble:.1%} if all stages are equal",
+    }
+
+
+def tell(console: Console, step: Any) -> None:
+    """Say where a model is cut, if it is."""
+    if isinstance(step, Pipeline):
+        for line in step.model.describe().splitlines():
+            console.line(f"  {line}")
