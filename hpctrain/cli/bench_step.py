@@ -37,7 +37,7 @@ def step(  # noqa: PLR0913 (its flags)
     fuse: Literal["auto", "on", "off"] = "auto",
     path: Literal["auto", "mpi", "direct", "node"] = "auto",
     wire: Literal["none", "fp16", "bf16", "2bit", "topk"] = "none",
-    in_flight: int = 4,
+    in_flight: int = 8,
     pause_ms: float = 0.0,
     order: Literal["planned", "backward", "forward"] = "planned",
     sharded: bool = False,
@@ -64,7 +64,7 @@ def step(  # noqa: PLR0913 (its flags)
     with start() as world:
         cores = limit_threads(world, threads)[1]
         traffic = Traffic(path, wire, slice_mib, in_flight, pause_ms * 1e-3, overlap)
-        traffic = settled(traffic, world)
+        traffic = settled(traffic, world, cores)
         options = Options(
             overlaps(traffic, world, cores),
             sharded=sharded and exchange,

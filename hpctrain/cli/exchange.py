@@ -25,16 +25,20 @@ PAUSE_SPARE_S = 5e-5  # where there is a core for it: a thread that spins takes 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Settings of the exchange; see the section of that name in the configuration."""
+    """Settings of the exchange; see the section of that name in the configuration.
+
+    ``cores`` is how many this rank has to itself.
+    """
 
     path: str = "auto"
     wire: str = "none"
     slice_mib: float = 0.0  # 0: see `settled`
-    in_flight: int = 4
+    in_flight: int = 8
     pause_s: float = 0.0
     overlap: str = "auto"
     threshold: float = 0.5
     ratio: float = 0.01
+    cores: float = 1.0
 
     @classmethod
     def of(cls, config: Config) -> "Traffic":
@@ -70,25 +74,28 @@ def overlaps(traffic: Traffic, world: World, cores: float) -> bool:
     return world.size == 1 or world.local_size < world.size or cores >= 1
 
 
-def settled(traffic: Traffic, world: World) -> Traffic:
+def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
     """Fill in what is left open; collective.
 
     Slices are large on one host, where each costs a fixed time and none queues for a link. A
     communication thread looks more often where it has a core for itself: that is tried.
     """
     several = world.local_size < world.size
-    found = replace(traffic, slice_mib=traffic.slice_mib or (1.0 if several else 4.0))
+    found = replace(
+        traffic, slice_mib=traffic.slice_mib or (1.0 if several else 4.0), cores=cores
+    )
     if world.size > 1 and not traffic.pause_s:
         spare = spare_core(world.control, PAUSE_SPARE_S)
         return replace(found, pause_s=PAUSE_SPARE_S if spare else PAUSE_S)
     return replace(found, pause_s=traffic.pause_s or PAUSE_S)
 
 
-def way_of(
+def way_of(  # noqa: PLR0913 (what a path depends on)
     traffic: Traffic,
     world: World,
     state: ModelState,
     options: Options,
+    cores: float,
     group: Group | None = None,
 ) -> Way:
     """Make the path of the gradients; collective over ``group``, all ranks if it is None.
@@ -108,7 +115,7 @@ def way_of(
             f"exchange.wire: got {traffic.wire} for gradients in {state.flat.dtype}, needed "
             "float32; set wire to none"
         )
-    return connect(
+    way = connect(
         traffic.path,
         group or world.group,
         state,
@@ -121,3 +128,10 @@ def way_of(
         ),
         traffic.in_flight,
     )
+    if way.link is None:
+        return way
+    # On a core for itself communication costs computation nothing; ranks on one core pay for
+    # each other.
+    share = 0.0 if traffic.pause_s == PAUSE_SPARE_S else 1 / min(1.0, traffic.cores)
+    cost = way.link.cpu_s_per_byte * share
+    return replace(way, link=replace(way.link, cpu_s_per_byte=cost))

@@ -34,7 +34,7 @@ __all__ = ["Bench", "Trial", "candidates", "search", "traffic_of", "tuned"]
 STEPS, WARM_UP = 15, 6
 MARGIN = 0.02  # of the step: less is noise, and what is simpler stays
 SLICES = (1.0, 0.25, 4.0)
-IN_FLIGHT = (4, 2, 8)
+IN_FLIGHT = (8, 4, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,10 @@ def traffic_of(
     how : str
         What tuning found, in a few words; empty without tuning.
     """
-    start = settled(Traffic.of(config), world)
+    device, cores = place
+    start = settled(Traffic.of(config), world, cores)
     if not config.exchange.tune or world.size == 1:
         return start, ""
-    device, cores = place
     loader = build.loader(config, records, world, None, training=True)
     pause_s = PAUSE_S if cores < 1 else 0.0
     together = build.together(config, world, pause_s)

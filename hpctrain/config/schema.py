@@ -171,13 +171,23 @@ class Optim(Section, frozen=True):
 class Exchange(Section, frozen=True):
     """How the ranks put their gradients together."""
 
-    kind: Literal["allreduce"] = "allreduce"
-    """allreduce: every rank gets the sum of all gradients"""
+    kind: Literal["allreduce", "server"] = "allreduce"
+    """allreduce: every rank gets the sum of all gradients; server: some ranks keep parameters"""
+    servers: Positive = 1
+    """how many ranks serve: the first ones (server)"""
+    mode: Literal["sync", "async", "bounded"] = "sync"
+    """sync: one update for all workers; async: one for each, at once; bounded: the same, but"""
+    staleness: Count = 2
+    """no worker gets further ahead of the slowest than so many steps (bounded)"""
+    compensation: NonNegative = 0.0
+    """of gradients of old parameters, as in DC-ASGD; about 0.04 of use, 0: none (async, bounded)"""
+    checksum: bool = False
+    """check every message between workers and servers (server)"""
     slice_mib: NonNegative = 0.0
     """size of the pieces in which gradients travel, MiB; 0: 4 on one host, 1 between hosts"""
     path: Literal["auto", "mpi", "direct", "node"] = "auto"
     """mpi: its own collectives; direct: between pairs; node: memory, then pairs of hosts"""
-    in_flight: Positive = 4
+    in_flight: Positive = 8
     """pieces that are under way at a time"""
     overlap: Literal["auto", "on", "off"] = "auto"
     """exchange while it computes; auto: between hosts, or where a core is free for it"""
