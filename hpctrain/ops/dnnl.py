@@ -4,13 +4,15 @@ The library comes with the wheel ``onednn-cpu-gomp`` or with the system. Where i
 of another major version, or built for threads that are not OpenMP's, the NumPy kernels run.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ __all__ = [
     "settings",
 ]  # fmt: skip
 
-_NAME, _MAJOR = "libdnnl.so.3", 3
+_WHEEL, _NAME, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 _SEQUENTIAL, _OPENMP = 1, 2
 _CPU, _IN_ORDER, _USER_SCRATCHPAD = 1, 1, 1
 _ANY_TAG = 1
@@ -203,6 +205,16 @@ class Library:
         )
 
 
+def _places() -> Iterator[str]:
+    """Yield where the library may be: the wheel's, the environment's, the system's."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files(_WHEEL) or ():
+            if file.name == _NAME:
+                yield str(Path(str(file.locate())).resolve())
+    yield str(Path(sys.prefix, "lib", _NAME))
+    yield _NAME
+
+
 @functools.cache
 def _found() -> tuple[Library | None, str]:
     """Load the library; return it, or why it is not there."""
@@ -211,7 +223,7 @@ def _found() -> tuple[Library | None, str]:
     ffi = importlib.import_module("cffi").FFI()
     ffi.cdef(DECLARED)
     reason = f"{_NAME} is not installed"
-    for path in (str(Path(sys.prefix, "lib", _NAME)), _NAME):
+    for path in _places():
         try:
             return Library(ffi, ffi.dlopen(path), path), ""
         except (OSError, AttributeError, NotImplementedError) as error:
