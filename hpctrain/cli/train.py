@@ -196,7 +196,7 @@ def _step(
     state.broadcast(world.control)
     options = build.options(config, overlaps(traffic, world, cores), pause_s)
     schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
-    way = replace(way_of(traffic, world, state, options, cores), log=watch.log)
+    way = replace(way_of(traffic, world, state, options), log=watch.log)
     step = DataParallel(goal, state, optimizer, schedule, lanes, world.control, options, way)
     share = part(loader.plan.batch, world.rank, world.size, loader.unit)
     count = options.shard or share.stop - share.start
