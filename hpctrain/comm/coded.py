@@ -22,6 +22,8 @@ class Coded:
     Parameters
     ----------
     codec : Codec
+    ranks : int
+        How many sum.
 
     Attributes
     ----------
@@ -31,8 +33,9 @@ class Coded:
 
     lossy = True
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, ranks: int) -> None:
         self._codec = codec
+        self._sums = codec.of_sums(ranks)
         self.residuals: dict[str, Flat] = {}
 
     @property
@@ -53,7 +56,7 @@ class Coded:
         packet = self.room(work, span)
         packet.head[:] = work.array[: work.exact]
         residual = self._residual(_UP, work.key, work.array.size)
-        self._encode(work.array[span], packet.body, residual, span)
+        self._encode(self._codec, work.array[span], packet.body, residual, span)
         return packet
 
     def room(self, work: Work, span: slice) -> Packet:
@@ -73,21 +76,23 @@ class Coded:
 
     def landing(self, work: Work, span: slice) -> Flat:
         """Return scratch memory."""
-        return work.scratch.array(self._codec.nbytes(span.stop - span.start), np.uint8)
+        return work.scratch.array(self._sums.nbytes(span.stop - span.start), np.uint8)
 
     def announce(self, work: Work, data: Flat, span: slice) -> None:
         """Encode the sums."""
         residual = self._residual(_DOWN, work.key, span.stop - span.start)
-        self._encode(work.array[span], data, residual, slice(None))
+        self._encode(self._sums, work.array[span], data, residual, slice(None))
 
     def land(self, work: Work, data: Flat, span: slice) -> None:
         """Decode the sums into their place."""
         if span.stop > span.start:
-            self._codec.decode(data, work.array[span])
+            self._sums.decode(data, work.array[span])
 
-    def _encode(self, values: Flat, out: Flat, residual: Flat | None, span: slice) -> None:
+    def _encode(
+        self, codec: Codec, values: Flat, out: Flat, residual: Flat | None, span: slice
+    ) -> None:
         if values.size:
-            self._codec.encode(values, out, None if residual is None else residual[span])
+            codec.encode(values, out, None if residual is None else residual[span])
 
     def _residual(self, way: str, key: int, count: int) -> Flat | None:
         if not self._codec.residual:

@@ -66,6 +66,9 @@ class Codec(Protocol):
     def nbytes(self, count: int) -> int:
         """Return the exact size in bytes of ``count`` encoded values."""
 
+    def of_sums(self, ranks: int) -> "Codec":
+        """Return what encodes sums of values that so many ranks have encoded."""
+
     def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
         """Write ``values`` into ``out``.
 

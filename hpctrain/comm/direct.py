@@ -54,7 +54,7 @@ class Direct:
         self.rank, self.size = group.rank, group.size
         self.pool = Pool()
         self._group = group
-        self._coded = None if codec is None else Coded(codec)
+        self._coded = None if codec is None else Coded(codec, group.size)
         self._wire: Wire = self._coded or Plain()
         self._under_way: list[Transfer] = []
         # Every rank begins with its right neighbour, so that no rank is everybody's first.

@@ -5,6 +5,8 @@ for an overflow, which looks at the sum, finds it on all ranks.  Sums are made i
 Neither has error feedback: the rounding is small against the gradient's noise.
 """
 
+from typing import Self
+
 import numpy as np
 
 from hpctrain.comm import kernels
@@ -44,6 +46,10 @@ class Half:
         self._add = Kernel(compiler, kernels.HALF_ADD)
         self._magnitudes = np.empty(BLOCK, np.uint32)
         self._words = np.empty(BLOCK, np.uint32)
+
+    def of_sums(self, ranks: int) -> Self:
+        """Return this codec: sums are rounded as their terms are."""
+        return self
 
     def nbytes(self, count: int) -> int:
         """Return the size in bytes of ``count`` encoded values: two for each."""
@@ -125,6 +131,10 @@ class BFloat16:
         self._decode = Kernel(compiler, kernels.BFLOAT_DECODE)
         self._add = Kernel(compiler, kernels.BFLOAT_ADD)
         self._words = np.empty(BLOCK, np.uint32)
+
+    def of_sums(self, ranks: int) -> Self:
+        """Return this codec: sums are rounded as their terms are."""
+        return self
 
     def nbytes(self, count: int) -> int:
         """Return the size in bytes of ``count`` encoded values: two for each."""

@@ -1,5 +1,7 @@
 """Only the largest values on the wire, each with its place; the rest waits for its turn."""
 
+from typing import Self
+
 import numpy as np
 
 from hpctrain.comm.encoding import Bytes, Floats, check_decode, check_encode
@@ -63,6 +65,10 @@ class TopK:
     def kept(self, count: int) -> int:
         """Return k, how many of ``count`` values are sent."""
         return min(count, max(1, round(self._ratio * count)))
+
+    def of_sums(self, ranks: int) -> Self:
+        """Return this codec: as many of the sums are sent as of their terms."""
+        return self
 
     def nbytes(self, count: int) -> int:
         """Return the size in bytes of ``count`` encoded values: eight for each kept one."""

@@ -62,6 +62,7 @@ class TwoBit:
                 f"exchange: got 2-bit threshold {threshold}, needed a finite number above 0 "
                 "that float32 can hold"
             )
+        self._compiler = compiler
         self._encode = Kernel(compiler, kernels.TWO_BIT_ENCODE, threshold)
         self._decode = Kernel(compiler, kernels.TWO_BIT_DECODE, threshold)
         self._add = Kernel(compiler, kernels.TWO_BIT_ADD, threshold)
@@ -76,6 +77,14 @@ class TwoBit:
     def threshold(self) -> float:
         """What is sent of a value at a time."""
         return float(self._threshold)
+
+    def of_sums(self, ranks: int) -> "TwoBit":
+        """Return a codec whose threshold is ``ranks`` times as large.
+
+        So large can a sum be, and so what is owed of the sums stays below it: with the
+        threshold of the terms it would grow for ever where the ranks agree.
+        """
+        return TwoBit(float(self._threshold) * ranks, self._compiler)
 
     def nbytes(self, count: int) -> int:
         """Return the size in bytes of ``count`` encoded values: one for four."""

@@ -14,6 +14,9 @@ class Half:
 
     name, residual = "half", False
 
+    def of_sums(self, ranks):
+        return self
+
     def nbytes(self, count):
         return 2 * count
 
@@ -34,6 +37,9 @@ class Quarters:
     """Values rounded to quarters from -32 to 31.75; the rest is kept."""
 
     name, residual = "quarters", True
+
+    def of_sums(self, ranks):
+        return self
 
     def nbytes(self, count):
         return count + 3  # of no alignment

@@ -154,3 +154,18 @@ def test_sixteen_values_travel_in_four_bytes():
 def test_thresholds_that_are_no_positive_float32_are_refused(threshold):
     with pytest.raises(ConfigError, match="2-bit threshold"):
         TwoBit(threshold)
+
+
+def test_what_is_owed_of_sums_stays_below_their_threshold():
+    """Ranks that always agree send sums as large as they can be: none must be late for ever."""
+    sums = TwoBit(0.5).of_sums(3)
+    data, out = np.empty(sums.nbytes(4), np.uint8), np.empty(4, np.float32)
+    residual, total = np.zeros(4, np.float32), np.zeros(4)
+    terms = np.array([1.5, -1.5, 0.5, -1.0], np.float32)  # of three ranks that send 0.5 each
+    for _ in range(60):
+        sums.encode(terms, data, residual)
+        sums.decode(data, out)
+        total += out
+
+    assert (np.abs(residual) < 1.5).all()
+    np.testing.assert_allclose(total + residual, 60.0 * terms)
