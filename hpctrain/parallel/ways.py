@@ -14,6 +14,7 @@ from hpctrain.comm.progress import Log
 from hpctrain.comm.rows import Rows
 from hpctrain.comm.timeline import Link
 from hpctrain.comm.transport import MpiTransport, Transport
+from hpctrain.errors import ConfigError
 from hpctrain.parallel.flat import FlatParameters
 from hpctrain.parallel.shards import Sums
 from hpctrain.parallel.state import ModelState
@@ -71,6 +72,8 @@ class Way:
         """Return how many bytes a rank sends over the link for a slice of ``count``."""
         if self.path is None:
             return bytes_sent(count * itemsize, self.transport.size if self.transport else 1)
+        if self.link is None:
+            return 0  # through memory
         across = self.path.groups[-1].size
         local = (self.transport.size if self.transport else 1) // across
         part = -(-count // local)
@@ -120,17 +123,22 @@ def connect(
         If these ranks cannot have that path, or the codec does not take this dtype.
     """
     flat = state.flat
+    dtype = _sent_dtype(flat, options)
+    if codec is not None and dtype != np.float32:
+        raise ConfigError(
+            f"exchange: got {codec.name} for sums in {dtype}, needed float32; compress nothing"
+        )
     if group.size == 1:
         return Way(None, _sums(flat, options))
     on_host = state.device == CPU
-    sent = _sent_dtype(flat, options).itemsize * flat.total
+    sent = dtype.itemsize * flat.total
     weights = flat.dtype.itemsize * flat.total if options.sharded else 0
     need = sent + weights if on_host else 0
     path = paths.make(kind, group, codec, nbytes=need, staging=0 if on_host else sent)
     buffer = None
     if path.window is not None and on_host:
         memory = path.window.mine
-        buffer = memory[:sent].view(_sent_dtype(flat, options))
+        buffer = memory[:sent].view(dtype)
         if weights:
             flat.move(weights=memory[sent : sent + weights].view(flat.dtype))
     sums = _sums(flat, options, buffer)

@@ -149,10 +149,13 @@ def share(batch, group, unit=1):
     return Work(inputs, [labels], len(labels), total, mine.start)
 
 
-def trainer(model, optimizer, group, engine, first, options=None, slice_bytes=2**20, path=None):
+def trainer(
+    model, optimizer, group, engine, first, options=None, slice_bytes=2**20, path=None,
+    coded=None,
+):  # fmt: skip
     """Return a data-parallel step that is ready for batches; on a path by its name."""
     state = ModelState(model.parameters, optimizer, slice_bytes)
-    way = connect(path, group, state, options) if path else None
+    way = connect(path, group, state, options, coded) if path else None
     step = DataParallel(
         model.objective, state, optimizer, SCHEDULE, engine, group, options, way
     )
@@ -164,8 +167,9 @@ def trainer(model, optimizer, group, engine, first, options=None, slice_bytes=2*
 
 
 def parallel(
-    model, optimizer, group, data, kind="threaded", options=None, slice_bytes=2**20, path=None
-):
+    model, optimizer, group, data, kind="threaded", options=None, slice_bytes=2**20, path=None,
+    coded=None,
+):  # fmt: skip
     """Train on all ranks of ``group``; return the results and the state.
 
     Each element of ``data`` is a batch, or a list of those that make one step.
@@ -181,6 +185,7 @@ def parallel(
             options or Options(),
             slice_bytes,
             path,
+            coded,
         )
         results = trained(step, steps)
         flat = step.state.flat
