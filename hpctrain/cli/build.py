@@ -55,8 +55,8 @@ class Data:
     test: Records
 
 
-def open_data(config: Config, world: World) -> Data:
-    """Open and check the records; collective.
+def open_data(config: Config, world: World, verify: bool = True) -> Data:
+    """Open and check the records; collective. Without ``verify`` no record is read for it.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def open_data(config: Config, world: World) -> Data:
     data = agreed(
         world.control, lambda: Data(opened(config.data.train), opened(config.data.test))
     )
-    if config.data.verify:
+    if config.data.verify and verify:
         found = agreed(
             world.control,
             lambda: [

@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from hpctrain import backend, engine
-from hpctrain.cli import build, pipeline
+from hpctrain.cli import build, pipeline, serving
 from hpctrain.cli.defaults import DEFAULT
 from hpctrain.cli.exchange import PAUSE_S, lanes_for, overlaps, way_of
 from hpctrain.cli.threads import limit_threads
 from hpctrain.cli.tune import traffic_of
 from hpctrain.comm import guard
 from hpctrain.comm.agree import agree
+from hpctrain.comm.crew import Crew
 from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.stall import Watch
 from hpctrain.comm.world import World, start
@@ -54,7 +55,10 @@ def run(argv: Sequence[str]) -> int:
     )
     with start() as world:
         config = guard.agreed(world.control, lambda: _configured(argv))
-        outcome = _train(config, world)
+        if config.exchange.kind == "server":
+            outcome = serving.train(config, world, _train, _facts)
+        else:
+            outcome = _train(config, world)
         if not outcome.finished:
             world.guard.leave(EXIT_STOPPED)
     return 0
@@ -70,11 +74,12 @@ def _configured(argv: Sequence[str]) -> Config:
         )
     build.check(config)
     pipeline.check(config)
+    serving.check(config)
     return config
 
 
 def _train(config: Config, world: World) -> Outcome:
-    threads, cores = limit_threads(world, config.device.threads)
+    threads, cores = limit_threads(world.whole, config.device.threads)
     dnnl.choose(config.device.kernels)
     device = backend.choose(config.device.kind, world.local_rank)
     mesh = pipeline.mesh_of(config, world)
@@ -122,7 +127,7 @@ def _train(config: Config, world: World) -> Outcome:
             test,
             world,
             saver,
-            Report(world, console, _total(config, train), records),
+            Report(world, console, _total(config, train), records, serving.in_step(config)),
             Profile(
                 parse_steps(config.run.profile),
                 recorder,
@@ -136,6 +141,7 @@ def _train(config: Config, world: World) -> Outcome:
         limit = time_left(config.run.time_limit, os.environ)
         with StopFlag(stop_file, limit) as stop, watch:
             outcome = trainer.fit(stop)
+            serving.end(step, outcome)
         _tell(console, run_dir, outcome, stop.reason)
     step.way.free()
     return outcome
@@ -196,8 +202,16 @@ def _step(
     state.broadcast(world.control)
     options = build.options(config, overlaps(traffic, world, cores), pause_s)
     schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
-    way = replace(way_of(traffic, world, state, options), log=watch.log)
-    step = DataParallel(goal, state, optimizer, schedule, lanes, world.control, options, way)
+    if isinstance(world, Crew):
+        facts = _facts(config, state)
+        step: DataParallel = serving.worker(
+            config, world, goal, state, optimizer, schedule, lanes, options, watch.log, facts
+        )
+    else:
+        way = replace(way_of(traffic, world, state, options), log=watch.log)
+        step = DataParallel(
+            goal, state, optimizer, schedule, lanes, world.control, options, way
+        )
     share = part(loader.plan.batch, world.rank, world.size, loader.unit)
     count = options.shard or share.stop - share.start
     step.prepare(*build.batch_specs(loader, min(count, loader.plan.batch)))

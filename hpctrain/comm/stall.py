@@ -75,7 +75,8 @@ class Watch:
     Parameters
     ----------
     world : World
-        Collectives of its ``control`` group on the main thread are watched.
+        Collectives of its ``control`` group on the main thread are watched. If it stands for
+        some ranks, all others make a watch as well.
     stall_s : float, s
         How long an exchange may take before the state of all ranks is printed, once.
     abort_s : float, s
@@ -106,7 +107,7 @@ class Watch:
         running: Running | None = None,
     ) -> None:
         self.log = Log()
-        self._world = world
+        self._world, self._group = world.whole, world.control
         self._stall_s, self._abort_s = stall_s, abort_s
         self._activity = activity or Activity()
         self._running = running or (lambda: ())
@@ -121,7 +122,7 @@ class Watch:
         self._leaving = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="stall")
-        self._hosts: list[str] = world.control.allgather_obj(world.host)
+        self._hosts: list[str] = self._world.control.allgather_obj(world.host)
         self._mail = Mail(MPI.COMM_WORLD.Dup())
 
     def posted(self, key: int, name: str) -> None:
@@ -180,7 +181,7 @@ class Watch:
     def _look_at_control(self, now: float) -> None:
         """Note the collective in which the main thread is, and since when."""
         before = self._control
-        calls, name = self._world.control.calls, collective(_main_frame())
+        calls, name = self._group.calls, collective(_main_frame())
         if calls != before.number or bool(name) != bool(before.name):
             self._control = _Seen(calls, name, now)
 
@@ -194,7 +195,7 @@ class Watch:
         return waits
 
     def _state(self, now: float) -> State:
-        started = {GRADIENT: self.log.started, CONTROL: self._world.control.calls}
+        started = {GRADIENT: self.log.started, CONTROL: self._group.calls}
         doing = [f"{each.what} for {each.seconds:.1f} s" for each in self._activity.now()]
         doing += [f"lane {lane}: {name} for {s:.1f} s" for lane, name, s in self._running()]
         doing.append(f"main thread at {place(_main_frame())}")

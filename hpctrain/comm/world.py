@@ -68,6 +68,11 @@ class World:
         elif isinstance(error, SystemExit):
             self.guard.depart(_code(error), PATIENCE_S)
 
+    @property
+    def whole(self) -> "World":
+        """All ranks: this, unless it stands for some of them."""
+        return self
+
     def finish(self) -> None:
         """Wait for all ranks, however long they take, and end cleanly; twice does nothing.
 

@@ -172,15 +172,15 @@ class Exchange(Section, frozen=True):
     """How the ranks put their gradients together."""
 
     kind: Literal["allreduce", "server"] = "allreduce"
-    """allreduce: every rank gets the sum of all gradients; server: some ranks keep parameters"""
+    """allreduce: every rank gets the sum of all gradients; server: some ranks update for all"""
     servers: Positive = 1
     """how many ranks serve: the first ones (server)"""
     mode: Literal["sync", "async", "bounded"] = "sync"
-    """sync: one update for all workers; async: one for each, at once; bounded: the same, but"""
+    """sync: one update for all workers; async: one for each, at once; bounded: see staleness"""
     staleness: Count = 2
-    """no worker gets further ahead of the slowest than so many steps (bounded)"""
+    """as async, but no worker gets further ahead of the slowest than so many steps (bounded)"""
     compensation: NonNegative = 0.0
-    """of gradients of old parameters, as in DC-ASGD; about 0.04 of use, 0: none (async, bounded)"""
+    """correction of late gradients by DC-ASGD, such as 0.04; 0: none (async, bounded)"""
     checksum: bool = False
     """check every message between workers and servers (server)"""
     slice_mib: NonNegative = 0.0

@@ -114,6 +114,8 @@ class FlatParameters:
 
     Attributes
     ----------
+    limit : int
+        Elements of a slice, about.
     weights, grads : array, shape (total,)
     riders : array
         The head of ``grads``.
@@ -136,17 +138,21 @@ class FlatParameters:
         self.tensors = list(tensors)
         self.sizes = [t.size for t in tensors]
         self.offsets, self.total = make_offsets(self.sizes, self.dtype.itemsize)
-        self._limit = max(1, slice_bytes // self.dtype.itemsize)
-        self.slices = make_slices(self.offsets, self.sizes, self.total, self._limit)
+        self.limit = max(1, slice_bytes // self.dtype.itemsize)
+        self.slices = make_slices(self.offsets, self.sizes, self.total, self.limit)
         self.weights = self.zeros()
         self.grads = self.zeros()
         self.riders = self.grads[: RIDER_BYTES // self.dtype.itemsize]
         for place, tensor in enumerate(self.tensors):
             self._adopt(tensor, place)
 
-    def keep_whole(self, places: Collection[int]) -> None:
-        """Cut the slices anew so that each of these parameters has one of its own."""
-        self.slices = make_slices(self.offsets, self.sizes, self.total, self._limit, places)
+    def keep_whole(self, places: Collection[int], limit: int = 0) -> None:
+        """Cut the slices anew so that each of these parameters has one of its own.
+
+        ``limit`` is the length of the others, about; 0: that of before.
+        """
+        self.limit = limit or self.limit
+        self.slices = make_slices(self.offsets, self.sizes, self.total, self.limit, places)
 
     def zeros(self) -> Any:
         """Return a buffer of the same length, all zero."""

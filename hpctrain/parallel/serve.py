@@ -119,8 +119,7 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
     if words["do"] != "open":
         raise CommError(f"server: rank {source} says {words['do']} first, needed open")
     tables = {int(which): width for which, width in words["tables"]}
-    if tables:
-        state.flat.keep_whole(tables)
+    state.flat.keep_whole(tables, words["limit"])
     alone = {s.parameters[0]: s.index for s in state.flat.slices if len(s.parameters) == 1}
     widths = {alone[which]: width for which, width in tables.items()}
     places = place(state.flat.slices, terms.servers, widths)

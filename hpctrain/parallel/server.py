@@ -288,7 +288,8 @@ class Server:
             handle.wait()
             words = read(letter, source)
             self.engine.wait_all()
-            self._clocks.reset()
+            if words["do"] == "start":
+                self._clocks.reset()
             if words["do"] == "stop":
                 self._words = words
                 return True

@@ -65,7 +65,7 @@ class Trade:
         widths = {alone[which]: width for which, width in tables.items()}
         self.places = place(flat.slices, self.terms.servers, widths)
         self._state_names, self._dtype, self._total = tuple(names), flat.dtype, flat.total
-        self.order("open", tables=list(tables.items()))
+        self.order("open", limit=flat.limit, tables=list(tables.items()))
 
     def order(self, do: str, **words: Any) -> None:
         """Let the first worker tell all servers to do something."""
@@ -104,9 +104,10 @@ class Trade:
         self.group.barrier()
 
     def fetch(self) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-        """Return the optimizer's state in whole buffers, on the first worker."""
+        """Return the optimizer's state in whole buffers, on the first worker; collective."""
         self.order("fetch")
         if not self.leads:
+            self.group.barrier()  # nobody goes on while the state is read
             return {}
         found = {name: np.zeros(self._total, self._dtype) for name in self._state_names}
         for server, spans in self._spans():
@@ -117,6 +118,7 @@ class Trade:
                 for a, b in spans:
                     array[a:b] = part[start : start + b - a]
                     start += b - a
+        self.group.barrier()
         return found
 
     def store(self, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> None:

@@ -35,6 +35,10 @@ class Position:
         """Go on by one step of so many batches."""
         self.batch += batches
         self.step += 1
+        self.include(loss_sum, correct, count)
+
+    def include(self, loss_sum: float, correct: float, count: int) -> None:
+        """Add samples to the sums that belong to steps made already."""
         self.loss_sum += loss_sum
         self.correct += correct
         self.count += count

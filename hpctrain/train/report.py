@@ -27,6 +27,8 @@ class Report:
         Steps to be done in all.
     records : RecordWriter or None
         Rank 0's metrics file.
+    together : bool
+        Whether the ranks are in step, so that they can compare their times.
     """
 
     def __init__(
@@ -35,7 +37,9 @@ class Report:
         console: Console,
         total: int,
         records: RecordWriter | None = None,
+        together: bool = True,
     ) -> None:
+        self._together = together and world.size > 1
         self._world = world
         self._console = console
         self._total = total
@@ -57,25 +61,34 @@ class Report:
         self._data_s += seconds
 
     def step(self, at: Position, result: StepResult, step: DataParallel) -> None:
-        """Report on the steps since the last report; collective."""
+        """Report on the steps since the last report; collective if the ranks are in step."""
         now = perf_counter()
         busy_s, exposed_s = step.meter.take()
         mine = np.array([busy_s, exposed_s.sum(), self._data_s, now - self._since])
-        rows = np.empty((self._world.size, len(mine)))
-        self._world.control.allgather(mine, rows)
+        rows = mine[None]
+        if self._together:
+            rows = np.empty((self._world.size, len(mine)))
+            self._world.control.allgather(mine, rows)
         count = at.count - self._last.count
         values = {}
         if count:  # else all steps were skipped
             values["loss"] = (at.loss_sum - self._last.loss_sum) / count
         if count and step.objective.correct is not None:
             values["acc"] = (at.correct - self._last.correct) / count
-        self._tell(at, values, count, rows, step.schedule.lr(result.step))
+        steps = max(at.step - self._last.step, 1)
+        self._tell(at, values, count, rows, step.schedule.lr(result.step), exposed_s / steps)
         self._data_s = 0.0
         self._since = now
         self._last = Position(**at.plain())
 
     def _tell(
-        self, at: Position, values: dict[str, float], count: int, rows: Any, lr: float
+        self,
+        at: Position,
+        values: dict[str, float],
+        count: int,
+        rows: Any,
+        lr: float,
+        exposed_s: np.ndarray,
     ) -> None:
         if self._world.rank:
             return
@@ -92,17 +105,20 @@ class Report:
             steps=self._total,
             values=values,
             rate=count / max(seconds, 1e-9),
-            slowest_rank=slowest if self._world.size > 1 else -1,
+            slowest_rank=slowest if self._together else -1,
             slowest_host=self._world.host if len(self._world.hosts) == 1 else "",
             slowest_lag=lag,
             data=float(waits[1]),
             comm=float(waits[0]),
+            comm_slice=_worst(exposed_s),
             left_s=pace * (self._total - at.step),
         )
         self._console.progress(progress)
         self._record(
             "step", at, values, lr=lr, samples_per_s=progress.rate, data=progress.data,
             comm=progress.comm, slowest_rank=slowest, slowest_lag=lag,
+            # Of rank 0: mean of a step, by slice, then what no slice is known for.
+            exposed_ms=[round(s * 1e3, 3) for s in exposed_s.tolist()],
         )  # fmt: skip
 
     def skipped(self, at: Position, result: StepResult) -> None:
@@ -144,3 +160,11 @@ def _whose(ranks: list[int]) -> str:
     if len(ranks) == 1:
         return f"the gradient of rank {ranks[0]}"
     return f"the gradient of each of ranks {', '.join(map(str, ranks))}"
+
+
+def _worst(exposed_s: np.ndarray) -> int:
+    """Return the slice that rank 0 waited for most, -1 if it is hardly worth a word."""
+    slices = exposed_s[:-1]
+    if len(slices) < 2 or slices.max() < 0.2 * exposed_s.sum() or not exposed_s.sum():
+        return -1
+    return int(slices.argmax())

@@ -15,6 +15,7 @@ from hpctrain.comm.world import World
 from hpctrain.errors import NumericError
 from hpctrain.io import Batch, Loader
 from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.served_parallel import ServedParallel
 from hpctrain.parallel.work import LAG, StepResult, Work
 from hpctrain.train.position import Position
 from hpctrain.train.profile import Profile
@@ -158,6 +159,8 @@ class Trainer:
         while pending:
             stopping = self._take(*pending.popleft()) or stopping
         self.step.engine.wait_all()
+        if isinstance(self.step, ServedParallel):
+            self.at.include(*self.step.catch_up())
         self.profile.before(self.step.step_number)
         return stopping
 
