@@ -39,7 +39,8 @@ class Meter:
         self.seconds: dict[int, list[Any]] = {}
         self.updates: dict[int, list[Any]] = {}
         self._ended = perf_counter()
-        self._exchanges = 0
+        self._exchanges = 0  # under way now
+        self._begun = self._seen = 0  # since the start; when the last piece of work ended
         self._waited_for = False
 
     def timed(self, index: int | None, work: Callable[..., Any], *args: Any) -> float:
@@ -51,13 +52,13 @@ class Meter:
             The slice whose arrival lets the lane go on.
         """
         start = perf_counter()
-        if self._waited_for or self._exchanges:
+        if self._waited_for or self._exchanges or self._begun != self._seen:
             self.exposed_s[-1 if index is None else index] += start - self._ended
         work(*args)
         self._ended = perf_counter()
         self.busy_s += self._ended - start
         # If an exchange is under way now, the lane may have nothing to do until it is over.
-        self._waited_for = self._exchanges > 0
+        self._waited_for, self._seen = self._exchanges > 0, self._begun
         return self._ended - start
 
     def segment(self, index: int, work: Callable[..., Any], *args: Any) -> None:
@@ -80,6 +81,7 @@ class Meter:
         if pending is None:
             return None
         self._exchanges += 1
+        self._begun += 1
         return _Noted(self, pending)
 
     def done(self) -> None:

@@ -29,6 +29,8 @@ class Progress:
         The rank that computes longest, and by what share longer than the middle one.
     data, comm : float
         Shares of the time spent waiting for data and for other ranks.
+    comm_slice : int
+        The slice of the gradient that is waited for most, -1 if none stands out.
     left_s : float
         Seconds to the end; NaN if unknown.
     """
@@ -43,6 +45,7 @@ class Progress:
     slowest_lag: float = 0.0
     data: float = math.nan
     comm: float = math.nan
+    comm_slice: int = -1
     left_s: float = math.nan
 
     def __str__(self) -> str:
@@ -60,6 +63,8 @@ class Progress:
             for name, share in (("data", self.data), ("comm", self.comm))
             if math.isfinite(share)
         ]
+        if self.comm_slice >= 0 and self.comm >= 0.01:
+            parts[-1] += f" (most for slice {self.comm_slice})"
         if math.isfinite(self.left_s):
             parts.append(f"ETA {duration(self.left_s)}")
         return " ".join(parts).replace("%", " %")

@@ -103,3 +103,16 @@ def test_segments_are_timed_apart(clock):
         meter.segment(4, clock, seconds)
 
     assert meter.seconds == {4: [4.0, 2]}
+
+
+def test_an_exchange_that_begins_and_ends_in_a_gap_is_exposed(clock):
+    meter = Meter(2)
+
+    meter.timed(None, clock, 1.0)
+    clock(3.0)
+    assert meter.under_way(Letter()).test()
+    meter.timed(0, clock, 1.0)
+    clock(5.0)
+    meter.timed(1, clock, 1.0)
+
+    assert meter.take()[1].tolist() == [3.0, 0.0, 0.0]

@@ -29,6 +29,13 @@ def test_a_line_of_progress_says_all_that_is_known():
     )
 
 
+def test_the_slice_that_is_waited_for_most_is_named_if_it_matters():
+    assert "comm 6 % (most for slice 3)" in str(
+        Progress(epoch=1, step=1, steps=9, comm=0.06, comm_slice=3)
+    )
+    assert "slice" not in str(Progress(epoch=1, step=1, steps=9, comm=0.004, comm_slice=3))
+
+
 def test_what_is_not_known_is_left_out():
     assert str(Progress(epoch=1, step=1, steps=2)) == "epoch 1 step 1/2"
 
