@@ -1,10 +1,14 @@
 """Where engine, communication and models meet.
 
 `flat` puts parameters, gradients and optimizer state into flat buffers and cuts these into
-slices; `program` captures model, loss and gradient as one plan; `exchange` says what happens
-to a slice of the gradient; `data_parallel` pushes one training step to the engine: segments
-of the plan, the exchange of each slice as soon as it is final, its update as soon as it has
-arrived. The next step is pushed at once and waits, slice by slice, for what it reads.
+slices; `program` captures model, loss and gradient as one plan. A step is data: `recipe` lists
+what is done with which reads and writes, `actions` does it, `data_parallel` pushes it to the
+engine: segments of the plan, the exchange of each slice when it is final, its update when it
+has arrived. The next step is pushed at once and waits, slice by slice, for what it reads.
+
+`ways` chooses a path for the gradients and puts their buffers on it, `exchange` says what
+happens to a slice (`rows`: if only rows of it differ from zero), `forecast` orders the slices
+by the times measured so far. `together` is what layers share with other ranks while they run.
 
 A model in stages on several ranks: `cutting` and `cut_graph` say where it is cut, `stages`
 what then travels, `stage_parts` what each stage computes; `pipeline_schedule` says in which
