@@ -90,7 +90,7 @@ _PRODUCTS: Mapping[str, Products] = MappingProxyType(
         "self_attention": _self_attention(2, 0),
         "self_attention_grad": _self_attention(5, 1),
         "lstm": _recurrent(1, 0, 3),
-        "lstm_grad": _recurrent(2, 3, 6),
+        "lstm_grad": lambda ins, outs, attrs: math.prod(ins[0].shape[:2]) * ins[4].size,
         "gru": _recurrent(1, 0, 2),
         "gru_grad": _recurrent(2, 2, 4),
     }

@@ -119,6 +119,13 @@ class Library:
         """Return ``values`` as the library takes dimensions."""
         return self.ffi.new("int64_t[12]", list(values))
 
+    def matrix(self, shape: Sequence[int], strides: Sequence[int]) -> Any:
+        """Describe a matrix of float32 that is part of another; strides count elements."""
+        create = self.lib.dnnl_memory_desc_create_with_strides
+        dims, steps = self.numbers(shape), self.numbers(strides)
+        return self.make(create, 2, dims, _DTYPES["float32"], steps,
+                         destroy=self.lib.dnnl_memory_desc_destroy)  # fmt: skip
+
     def layout(self, dims: Sequence[int], order: Sequence[int], dtype: Any = "float32") -> Any:
         """Describe a dense array whose axes lie in memory in this order, the last densest."""
         strides, step = [0] * len(dims), 1
@@ -141,7 +148,25 @@ class Library:
         given = (len(dims), self.numbers(dims), _DTYPES[dtype], _ANY_TAG)
         return self.make(create, *given, destroy=self.lib.dnnl_memory_desc_destroy)
 
-    def kernel(self, create: Any, *args: Any) -> Any:
+    def attributes(self, adds: bool, function: int | None) -> Any:
+        """Return attributes: a result is added to what is there, then goes through a function.
+
+        ``function`` is the library's number of it.
+        """
+        lib = self.lib
+        attr = self.make(
+            lib.dnnl_primitive_attr_create, destroy=lib.dnnl_primitive_attr_destroy
+        )
+        lib.dnnl_primitive_attr_set_scratchpad_mode(attr, _USER_SCRATCHPAD)
+        chain = self.make(lib.dnnl_post_ops_create, destroy=lib.dnnl_post_ops_destroy)
+        if adds:
+            lib.dnnl_post_ops_append_sum(chain, 1.0, 0, _DTYPES["float32"])
+        if function is not None:
+            lib.dnnl_post_ops_append_eltwise(chain, function, 0.0, 0.0)
+        lib.dnnl_primitive_attr_set_post_ops(attr, chain)
+        return attr
+
+    def kernel(self, create: Any, *args: Any, attr: Any = None) -> Any:
         """Return a description of a kernel that ``create`` makes, without its attributes.
 
         Raises
@@ -150,7 +175,7 @@ class Library:
             If there is none but plain loops, which are slower than NumPy.
         """
         destroy = self.lib.dnnl_primitive_desc_destroy
-        made = self.make(create, *args, self.attr, destroy=destroy)
+        made = self.make(create, *args, attr or self.attr, destroy=destroy)
         name = self.implementation(made)
         if name.startswith(_SLOW):
             raise NotImplementedError(f"oneDNN {self.version}: only {name}")

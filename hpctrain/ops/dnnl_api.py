@@ -25,9 +25,18 @@ int dnnl_memory_desc_destroy(void *desc);
 int dnnl_memory_desc_equal(const void *a, const void *b);
 size_t dnnl_memory_desc_get_size(const void *desc);
 int dnnl_memory_create(void **memory, const void *desc, void *engine, void *address);
+int dnnl_memory_set_data_handle(void *memory, void *address);
 int dnnl_memory_destroy(void *memory);
 int dnnl_primitive_attr_create(void **attr);
 int dnnl_primitive_attr_set_scratchpad_mode(void *attr, int mode);
+int dnnl_primitive_attr_set_post_ops(void *attr, const void *chain);
+int dnnl_primitive_attr_destroy(void *attr);
+int dnnl_post_ops_create(void **chain);
+int dnnl_post_ops_append_sum(void *chain, float scale, int32_t zero_point, int dtype);
+int dnnl_post_ops_append_eltwise(void *chain, int alg, float alpha, float beta);
+int dnnl_post_ops_destroy(void *chain);
+int dnnl_matmul_primitive_desc_create(void **made, void *engine, const void *src,
+    const void *weights, const void *bias, const void *dst, const void *attr);
 int dnnl_convolution_forward_primitive_desc_create(void **made, void *engine, int prop,
     int alg, const void *src, const void *weights, const void *bias, const void *dst,
     const int64_t *strides, const int64_t *dilates, const int64_t *before,

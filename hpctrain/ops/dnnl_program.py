@@ -10,7 +10,7 @@ from typing import Any
 
 from hpctrain.ops.dnnl import Library
 
-__all__ = ["Builder", "Program"]
+__all__ = ["Bound", "Builder", "Program"]
 
 _ALIGNMENT = 64
 _FROM, _TO, _SCRATCHPAD = 1, 17, 80
@@ -49,6 +49,10 @@ class Program:
     names: tuple[str, ...]
 
     def ready(self, arrays: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        """Return the program bound to arrays, to be run; see `bound`."""
+        return self.bound(arrays, scratch).run
+
+    def bound(self, arrays: Sequence[Any], scratch: Any) -> "Bound":
         """Return the program bound to arrays.
 
         Parameters
@@ -66,23 +70,38 @@ class Program:
         for primitive, args in self.calls:
             given = [{"arg": number, "memory": memories[slot]} for number, slot in args]
             calls.append((primitive, len(given), library.ffi.new("dnnl_exec_arg_t[]", given)))
-        return _Ready(self, calls, (memories, arrays, scratch)).run
+        return Bound(self, calls, memories, (arrays, scratch))
 
 
-class _Ready:
-    """Holds what a bound program points to."""
+class Bound:
+    """A program with its arrays; holds what the library has addresses of.
 
-    def __init__(self, program: Program, calls: Sequence[Any], held: Any) -> None:
-        self.program, self.calls, self.held = program, calls, held
+    Attributes
+    ----------
+    memories : sequence
+        A handle for each slot.
+    """
+
+    def __init__(
+        self, program: Program, calls: Sequence[Any], memories: Sequence[Any], held: Any
+    ) -> None:
+        self.program, self.calls, self.memories, self.held = program, calls, memories, held
         self.execute = program.library.lib.dnnl_primitive_execute
         self.stream = program.library.stream
 
-    def run(self) -> None:
+    def run(self, start: int = 0, stop: int | None = None) -> None:
+        """Run the kernels from ``start`` up to ``stop``."""
         execute, stream, library = self.execute, self.stream, self.program.library
         library.use_threads(self.program.threads)
-        for primitive, count, args in self.calls:
+        for primitive, count, args in self.calls[start:stop]:
             if status := execute(primitive, stream, count, args):
                 raise library.failed(status)
+
+    def move(self, slot: int, address: int) -> None:
+        """Let an array lie at another address from now on."""
+        library = self.program.library
+        where = library.ffi.cast("void *", address)
+        library.lib.dnnl_memory_set_data_handle(self.memories[slot], where)
 
 
 class Builder:

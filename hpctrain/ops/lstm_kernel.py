@@ -1,14 +1,19 @@
 """Kernels of the long short-term memory: a loop over time around few matrix products.
 
 Dimension key: T steps, B sequences, I inputs, H states. Gates lie side by side in the order
-i, f, g, o; all steps of the input are multiplied at once, and so are the weight gradients.
+i, f, g, o. All steps of the input are multiplied at once; the products of the gradient of
+the weights are rows of their own.
 """
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpctrain.autograd import Spec
+from hpctrain.ops.dnnl_steps import Piece, StepProduct
 
 __all__ = [
+    "BACK", "GATES",
     "lstm_backward", "lstm_backward_scratch", "lstm_forward", "lstm_scratch",
     "thin_product",
 ]  # fmt: skip
@@ -18,26 +23,41 @@ __all__ = [
 UNPACKED = 1_000_000
 
 
+def _gate_pieces(columns: int) -> Sequence[Piece]:
+    width = columns // 4
+    functions = ("sigmoid", "sigmoid", "tanh", "sigmoid")
+    return [
+        Piece(i * width, width, columns, i * width, adds=True, function=name)
+        for i, name in enumerate(functions)
+    ]
+
+
+GATES = StepProduct(True, True, _gate_pieces)
+BACK = StepProduct(False, False, lambda columns: [Piece(0, columns, columns)])
+
+
 def lstm_scratch(x: Spec, h0: Spec) -> list[Spec]:
-    """Return the specs of the recurrent products and of a state of one step, and two rows."""
+    """Return the specs of a state and of the products of one step, two rows, and of bytes."""
     batch, width = h0.shape
     row = h0.with_shape((4 * width,))
-    return [h0.with_shape((batch, 4 * width)), h0, row, row]
+    weight = h0.with_shape((4 * width, width))
+    product = h0.with_shape((batch, 4 * width))
+    return [h0, product, row, row, *GATES.scratch(batch, weight)]
 
 
 def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     """Write y, h_n, c_n, gates (after their functions) and cells from the six inputs."""
     (x, h, c, w_x, w_h, bias), (y, h_n, c_n, gates, cells) = ins, outs
-    product, state, *rows = scratch
-    _half_angles(*rows)
+    state = scratch[0]
     flat = gates.reshape(x.shape[0] * x.shape[1], w_x.shape[0])
     xp.matmul(x.reshape(flat.shape[0], x.shape[2]), w_x.T, out=flat)
+    step = GATES.ready(xp, h.shape[0], w_h, bias, scratch[-1])
+    if step is None:
+        step = _gate_step(xp, w_h, bias, scratch[1:4])
+    h = xp.ascontiguousarray(h)
     for t in range(x.shape[0]):
         now, cell = gates[t], cells[t]
-        thin_product(xp, h, w_h, product)
-        xp.add(product, bias, out=product)
-        xp.add(now, product, out=now)
-        _activate(xp, now, *rows)
+        step(h, now)
         i, f, g, o = quarters(now)
         xp.multiply(f, c, out=cell)
         xp.multiply(i, g, out=state)
@@ -48,38 +68,51 @@ def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     c_n[...] = c
 
 
-def lstm_backward_scratch(x: Spec, h0: Spec) -> list[Spec]:
-    """Return the specs of all gate gradients, all former states, ones, and three states."""
-    steps, (batch, width) = x.shape[0], h0.shape
-    sizes = [(steps, batch, 4 * width), (steps, batch, width), (1, steps * batch)]
-    return [*[h0.with_shape(s) for s in sizes], h0, h0, h0]
+def _gate_step(xp: Any, w_h: Any, bias: Any, scratch: Any) -> Callable[..., None]:
+    """Return the function that turns the products of the input into gates, in place."""
+    product, scale, shift = scratch
+    _half_angles(scale, shift)
+
+    def step(h: Any, gates: Any) -> None:
+        thin_product(xp, h, w_h, product)
+        xp.add(product, bias, out=product)
+        xp.add(gates, product, out=gates)
+        xp.multiply(gates, scale, out=gates)
+        xp.tanh(gates, out=gates)
+        xp.multiply(gates, scale, out=gates)
+        xp.add(gates, shift, out=gates)
+
+    return step
+
+
+def lstm_backward_scratch(h0: Spec) -> list[Spec]:
+    """Return the specs of the slopes of all gates, of two states, and of bytes."""
+    batch, width = h0.shape
+    weight = h0.with_shape((4 * width, width))
+    return [h0.with_shape((batch, 4 * width)), h0, h0, *BACK.scratch(batch, weight)]
 
 
 def lstm_backward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
-    """Write dx, dh0, dc0, dw_x, dw_h and dbias.
+    """Write the gradients of the gates before their functions, dh0 and dc0.
 
-    ``ins`` are the cotangents of y, h_n, c_n, then x, h0, c0, w_x, w_h, then y, gates, cells.
+    ``ins`` are the cotangents of y, h_n, c_n, then c0, w_h, gates, cells; the gradients may
+    be written over the gates.
     """
-    dy, dh_n, dc_n, x, h0, c0, w_x, w_h, y, gates, cells = ins
-    dx, dh, dc, dw_x, dw_h, dbias = outs
-    dgates, former, ones, *states = scratch
+    (dy, dh_n, dc_n, c0, w_h, gates, cells), (dgates, dh, dc) = ins, outs
     dh[...] = dh_n
     dc[...] = dc_n
-    for t in range(x.shape[0] - 1, -1, -1):
+    step = BACK.ready(xp, dh.shape[0], w_h, None, scratch[-1])
+    if step is None:
+        step = functools.partial(_back_product, xp, w_h)
+    for t in range(dy.shape[0] - 1, -1, -1):
         xp.add(dh, dy[t], out=dh)
         before = cells[t - 1] if t else c0
-        _step_back(xp, (gates[t], cells[t], before), (dh, dc, dgates[t]), states)
-        xp.matmul(dgates[t], w_h, out=dh)
-    if x.shape[0]:
-        former[0] = h0
-        former[1:] = y[:-1]
-    rows = x.shape[0] * x.shape[1]
-    flat = dgates.reshape(rows, w_x.shape[0])
-    ones[...] = 1
-    xp.matmul(flat, w_x, out=dx.reshape(rows, x.shape[2]))
-    xp.matmul(flat.T, x.reshape(rows, x.shape[2]), out=dw_x)
-    xp.matmul(flat.T, former.reshape(rows, w_h.shape[1]), out=dw_h)
-    xp.matmul(ones, flat, out=dbias[None])
+        _step_back(xp, (gates[t], cells[t], before), (dh, dc, dgates[t]), scratch[:3])
+        step(dgates[t], dh)
+
+
+def _back_product(xp: Any, w_h: Any, dgates: Any, dh: Any) -> None:
+    xp.matmul(dgates, w_h, out=dh)
 
 
 def quarters(gates: Any) -> list[Any]:
@@ -108,46 +141,40 @@ def _half_angles(scale: Any, shift: Any) -> None:
     shift[2 * width : 3 * width] = 0
 
 
-def _activate(xp: Any, gates: Any, scale: Any, shift: Any) -> None:
-    """Apply sigmoid to i, f and o and tanh to g, in place."""
-    xp.multiply(gates, scale, out=gates)
-    xp.tanh(gates, out=gates)
-    xp.multiply(gates, scale, out=gates)
-    xp.add(gates, shift, out=gates)
+def _step_back(xp: Any, given: Any, gradients: Any, scratch: Any) -> None:
+    """Turn dh and dc of a step into the gradients of its gates and of the cell before.
 
-
-def _step_back(xp: Any, given: Any, gradients: Any, states: Any) -> None:
-    """Turn dh and dc of a step into the gradients of its gates and of the cell before."""
+    Every gate is read for the last time before its gradient is written.
+    """
     (gates, cell, before), (dh, dc, dgates) = given, gradients
-    i, f, g, o = quarters(gates)
-    di, df, dg, do = quarters(dgates)
-    squashed, term, slope = states
+    slopes, squashed, term = scratch
+    (i, f, g, o), width = quarters(gates), dh.shape[1]
+    di, df, dg, do = quarters(slopes)
+    _slopes(xp, gates, slopes, term)
     xp.tanh(cell, out=squashed)
-    xp.multiply(dh, o, out=term)
-    xp.multiply(squashed, squashed, out=slope)
-    xp.multiply(slope, term, out=slope)
-    xp.subtract(term, slope, out=term)
+    xp.multiply(do, squashed, out=do)
+    xp.multiply(squashed, squashed, out=term)
+    xp.subtract(1, term, out=term)
+    xp.multiply(term, o, out=term)
+    xp.multiply(term, dh, out=term)
     xp.add(dc, term, out=dc)
-    xp.multiply(dh, squashed, out=term)
-    _through_sigmoid(xp, term, o, slope, do)
-    xp.multiply(dc, g, out=term)
-    _through_sigmoid(xp, term, i, slope, di)
-    xp.multiply(dc, before, out=term)
-    _through_sigmoid(xp, term, f, slope, df)
-    xp.multiply(dc, i, out=term)
-    _through_tanh(xp, term, g, slope, dg)
-    xp.multiply(dc, f, out=dc)
+    xp.multiply(dh, do, out=quarters(dgates)[3])
+    xp.multiply(di, g, out=di)
+    xp.multiply(df, before, out=df)
+    xp.multiply(dg, i, out=dg)
+    xp.multiply(dc, f, out=term)
+    three = (dc.shape[0], 3, width)
+    inner, to = slopes[:, : 3 * width].reshape(three), dgates[:, : 3 * width].reshape(three)
+    xp.multiply(inner, dc[:, None], out=to)
+    dc[...] = term
 
 
-def _through_sigmoid(xp: Any, d: Any, s: Any, slope: Any, out: Any) -> None:
-    """Write d s (1 - s)."""
-    xp.subtract(1, s, out=slope)
-    xp.multiply(slope, s, out=slope)
-    xp.multiply(d, slope, out=out)
-
-
-def _through_tanh(xp: Any, d: Any, s: Any, slope: Any, out: Any) -> None:
-    """Write d (1 - s s)."""
-    xp.multiply(s, s, out=slope)
-    xp.subtract(1, slope, out=slope)
-    xp.multiply(d, slope, out=out)
+def _slopes(xp: Any, gates: Any, slopes: Any, term: Any) -> None:
+    """Write s (1 - s) for i, f and o, and (1 + s) (1 - s) for g."""
+    both = 2 * term.shape[1]
+    xp.subtract(1, gates, out=slopes)
+    xp.multiply(slopes[:, :both], gates[:, :both], out=slopes[:, :both])
+    (_, _, g, o), (_, _, dg, do) = quarters(gates), quarters(slopes)
+    xp.add(1, g, out=term)
+    xp.multiply(dg, term, out=dg)
+    xp.multiply(do, o, out=do)

@@ -123,14 +123,47 @@ def _given(where: str, outputs: Any, cotangents: Any, count: int) -> list[Any]:
 
 
 def _lstm_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+    x, h0, c0, w_x, w_h, bias = inputs
     y, _, _, gates, cells = outputs
     given = _given("lstm", outputs, cotangents, 3)
-    return list(apply("lstm_grad", *given, *inputs[:5], y, gates, cells))
+    dgates, dh0, dc0 = apply("lstm_grad", *given, c0, w_h, gates, cells)
+    # Weights first: their gradients may be sent while that of the input is computed.
+    dw_x, dw_h = _to_weight(dgates, x, w_x), _to_weight(dgates, _former(h0, y), w_h)
+    dbias = _to_bias(dgates, bias)
+    return [_to_input(dgates, x, w_x), dh0, dc0, dw_x, dw_h, dbias]
+
+
+def _former(h0: Any, y: Any) -> Any:
+    """Return the state before each step."""
+    first = apply("reshape", h0, shape=(1, *h0.shape))
+    if y.shape[0] < 2:
+        return first if y.shape[0] else y
+    return apply("concat", first, y[:-1], axis=0)
+
+
+def _rows(x: Any) -> Any:
+    """View (T, B, N) as (T B, N)."""
+    return apply("reshape", x, shape=(x.shape[0] * x.shape[1], x.shape[2]))
+
+
+def _to_weight(dgates: Any, x: Any, weight: Any) -> Any:
+    if not weight.requires_grad:
+        return None
+    return apply("matmul", _rows(dgates), _rows(x), transpose_a=True, transpose_b=False)
+
+
+def _to_bias(dgates: Any, bias: Any) -> Any:
+    return apply("sum", dgates, axis=(0, 1), keepdims=False) if bias.requires_grad else None
+
+
+def _to_input(dgates: Any, x: Any, weight: Any) -> Any:
+    if not x.requires_grad:
+        return None
+    return apply("matmul", dgates, weight, transpose_a=False, transpose_b=False)
 
 
 def _lstm_grad_infer(specs: Sequence[Spec]) -> list[Spec]:
-    x, h0, c0, w_x, w_h = specs[3:8]
-    return [x, h0, c0, w_x, w_h, x.with_shape(w_x.shape[:1])]
+    return [specs[5], specs[1], specs[2]]
 
 
 def _gru_infer(specs: Sequence[Spec]) -> list[Spec]:
@@ -156,7 +189,8 @@ def _gru_grad_infer(specs: Sequence[Spec]) -> list[Spec]:
 register(Primitive("lstm", "recurrent", _lstm_infer, lstm_forward, _lstm_vjp,
                    scratch=lambda s: lstm_scratch(s[0], s[1])))  # fmt: skip
 register(Primitive("lstm_grad", "recurrent", _lstm_grad_infer, lstm_backward,
-                   scratch=lambda s: lstm_backward_scratch(s[3], s[4])))  # fmt: skip
+                   scratch=lambda s: lstm_backward_scratch(s[1]),
+                   inplace=((5, 0),)))  # fmt: skip
 register(Primitive("gru", "recurrent", _gru_infer, gru_forward, _gru_vjp,
                    scratch=lambda s: gru_scratch(s[0], s[1])))  # fmt: skip
 register(Primitive("gru_grad", "recurrent", _gru_grad_infer, gru_backward,
