@@ -9,12 +9,14 @@ import numpy as np
 from hpctrain import backend, engine, models, nn, optim
 from hpctrain.autograd import Spec
 from hpctrain.cli.arguments import call
+from hpctrain.cli.selfcheck_stages import Goal, Staged, stages_of
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.group import Group
 from hpctrain.comm.world import World, start
 from hpctrain.io.sampler import part
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.program import Objective, count_correct
+from hpctrain.parallel.staged import Layout
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.together import Combine
 from hpctrain.parallel.work import Options, Work
@@ -28,8 +30,8 @@ LIMIT = 1e-10  # largest relative difference in float64
 class Case:
     """One row: a small model, an optimizer, and how gradients are exchanged.
 
-    ``together``: batch statistics are over all ranks. On one rank the batch is never divided,
-    and nothing scaled.
+    ``together``: batch statistics are over all ranks. ``stages``: the model is cut, where there
+    are several ranks. On one rank the batch is never divided, and nothing scaled.
     """
 
     name: str
@@ -39,12 +41,16 @@ class Case:
     options: Options = field(default_factory=Options)
     slice_bytes: int = 4096
     together: bool = False
+    stages: Layout | None = None
 
 
 _MLP = {"inputs": 12, "hidden": (16, 16), "classes": 5}
 _LENET = {"size": 16, "dropout": 0.5}
 _GPT = {"vocab": 17, "width": 16, "heads": 2, "depth": 2, "steps": 6}
+_LSTM = {"vocab": 11, "width": 8, "steps": 5}
 _SGD = optim.SGD(momentum=0.9, weight_decay=1e-3)
+_ADAMW = optim.AdamW(weight_decay=0.1)
+_1F1B = Layout(1, "1f1b", 3)
 CASES = (
     Case("mlp, sgd", "mlp", _MLP, _SGD),
     Case("mlp, sgd, overlap off", "mlp", _MLP, _SGD, Options(overlap=False)),
@@ -56,10 +62,16 @@ CASES = (
     Case("lenet with dropout", "lenet", _LENET, _SGD),
     Case("lenet, accumulate 3", "lenet", _LENET, _SGD, Options(accumulate=3)),
     Case("lenet, reproducible", "lenet", _LENET, _SGD, Options(shard=2)),
-    Case("lstm", "lstm", {"vocab": 11, "width": 8, "steps": 5}, _SGD),
-    Case("gpt, adamw", "gpt", _GPT, optim.AdamW(weight_decay=0.1)),
+    Case("lstm", "lstm", _LSTM, _SGD),
+    Case("gpt, adamw", "gpt", _GPT, _ADAMW),
     Case("cosmo", "cosmo", {"size": 8, "channels": (2, 3, 4, 5)}, _SGD),
     Case("sync batch norm", "resnet20", {"depth": 8, "size": 8}, _SGD, together=True),
+    Case("mlp, gpipe", "mlp", _MLP, _SGD, stages=Layout(1, "gpipe", 3)),
+    Case("mlp, 1f1b, clipped", "mlp", _MLP, _SGD, Options(clip_norm=0.1), stages=_1F1B),
+    Case("lenet, 1f1b", "lenet", _LENET, _SGD, Options(accumulate=2), stages=_1F1B),
+    Case("gpt, interleaved", "gpt", _GPT, _ADAMW, stages=Layout(1, "interleaved", 4, 2)),
+    Case("gpt, sharded stages", "gpt", _GPT, _ADAMW, Options(sharded=True), stages=_1F1B),
+    Case("lstm, zero bubble", "lstm", _LSTM, _SGD, stages=Layout(1, "zero_bubble", 3)),
 )
 
 
@@ -123,32 +135,76 @@ def _trained(
     combine = Combine(group) if case.together and group.size > 1 else None
     if combine:
         nn.convert_sync_batch_norm(work.net, combine)
-    state = ModelState(work.net.collect_params(), case.optimizer, case.slice_bytes)
     count = None if case.workload == "cosmo" else count_correct
-    goal = Objective(work.net, work.loss, count, combine)
+    goal = Goal(
+        Objective(work.net, work.loss, count, combine),
+        work.net.collect_params(),
+        case.optimizer,
+        optim.Cosine(base_lr=0.05, total_steps=steps + 1),
+        case.options,
+        case.slice_bytes,
+        work.batch_axis,
+    )
     rng = np.random.default_rng(7)
-    losses = []
-    axis = work.batch_axis
-    with engine.create() as lanes:
-        schedule = optim.Cosine(base_lr=0.05, total_steps=steps + 1)
-        trainer = DataParallel(
-            goal, state, case.optimizer, schedule, lanes, group, case.options
-        )
-        for number in range(steps):
-            whole = work.make(rng)
-            pieces = [
-                _piece(case, group, whole, part(batch, i, case.options.accumulate), axis)
-                for i in range(case.options.accumulate)
-            ]
-            if number == 0:
-                some = slice(0, max(1, pieces[0].count))  # this rank may have none of it
-                shapes = [[Spec.of(_share(a, some, axis))] for a in whole]
-                trainer.prepare(*shapes)
-            losses.append(trainer.result(trainer.step(*pieces)).loss)
-        lanes.wait_all()
+    batches = [work.make(rng) for _ in range(steps)]
+    if case.stages is not None and group.size > 1:
+        return _in_stages(case, case.stages, goal, group, batches)
+    found = _on_all(case, goal, group, batches)
     if combine:
         combine.free()
-    return backend.to_host(state.flat.weights).copy(), losses
+    return found
+
+
+def _on_all(
+    case: Case, goal: Goal, group: Group, batches: Sequence[Any]
+) -> tuple[np.ndarray, list[float]]:
+    """Train with the whole model on every rank."""
+    state = ModelState(goal.parameters, goal.optimizer, goal.slice_bytes)
+    with engine.create() as lanes:
+        step = DataParallel(
+            goal.objective, state, goal.optimizer, goal.schedule, lanes, group, goal.options
+        )
+        step.prepare(*_shapes(case, goal, group, batches[0]))
+        losses = _losses(step, case, goal, group, batches)
+        lanes.wait_all()
+    trained = [p.data() for p in goal.parameters.values() if p.grad_req != "null"]
+    return np.concatenate([t.asnumpy().reshape(-1) for t in trained]), losses
+
+
+def _in_stages(
+    case: Case, layout: Layout, goal: Goal, group: Group, batches: Sequence[Any]
+) -> tuple[np.ndarray, list[float]]:
+    """Train with the model in stages."""
+    size = group.size // stages_of(group.size)
+    some = part(_total(goal, batches[0]), 0, size)
+    shapes = [[Spec.of(_share(a, some, goal.batch_axis))] for a in batches[0]]
+    with Staged(goal, layout, group, shapes) as staged:
+        losses = _losses(staged.step, case, goal, staged.mesh.data, batches)
+        staged.step.engine.wait_all()
+        return staged.weights(), losses
+
+
+def _losses(
+    step: DataParallel, case: Case, goal: Goal, group: Group, batches: Sequence[Any]
+) -> list[float]:
+    axis, count = goal.batch_axis, case.options.accumulate
+    losses = []
+    for whole in batches:
+        total = _total(goal, whole)
+        pieces = [_piece(case, group, whole, part(total, i, count), axis) for i in range(count)]
+        losses.append(step.result(step.step(*pieces)).loss)
+    return losses
+
+
+def _total(goal: Goal, whole: Sequence[Any]) -> int:
+    return int(whole[0].shape[goal.batch_axis])
+
+
+def _shapes(case: Case, goal: Goal, group: Group, whole: Sequence[Any]) -> list[list[Spec]]:
+    places = part(_total(goal, whole), 0, case.options.accumulate)
+    mine = _piece(case, group, whole, places, goal.batch_axis)
+    some = slice(0, max(1, mine.count))  # this rank may have none of it
+    return [[Spec.of(_share(a, some, goal.batch_axis))] for a in whole]
 
 
 def _piece(case: Case, group: Group, whole: Sequence[Any], places: slice, axis: int) -> Work:
