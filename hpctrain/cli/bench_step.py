@@ -135,8 +135,9 @@ def _trainer(
     device = backend.choose(local_rank=world.local_rank)
     work.net.initialize(ctx=device)
     optimizer = optim.SGD(momentum=0.9)
-    mib = 1.0 if traffic is None else traffic.slice_mib
-    state = ModelState(work.net.collect_params(), optimizer, round(mib * 2**20))
+    parameters = work.net.collect_params()
+    nbytes = (traffic or Traffic(slice_mib=1.0)).slice_bytes(parameters)
+    state = ModelState(parameters, optimizer, nbytes)
     state.broadcast(world.control)
     goal = Objective(work.net, work.loss)
     schedule = optim.Constant(base_lr=1e-3)

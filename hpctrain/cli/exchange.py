@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from hpctrain.parallel.work import Options
 __all__ = ["Traffic", "lanes_for", "overlaps", "settled", "way_of"]
 
 PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
+LEAST_BYTES = 2**16  # of a slice that is fitted to the model
 PAUSE_SPARE_S = 5e-5  # where there is a core for it: a thread that spins takes Python's lock
 
 
@@ -27,7 +29,8 @@ PAUSE_SPARE_S = 5e-5  # where there is a core for it: a thread that spins takes 
 class Traffic:
     """Settings of the exchange; see the section of that name in the configuration.
 
-    ``cores`` is how many this rank has to itself.
+    ``cores`` is how many this rank has to itself, ``fitted`` whether slices are made smaller
+    for small models.
     """
 
     path: str = "auto"
@@ -39,6 +42,19 @@ class Traffic:
     threshold: float = 0.5
     ratio: float = 0.01
     cores: float = 1.0
+    fitted: bool = False
+
+    def slice_bytes(self, parameters: Mapping[str, Any]) -> int:
+        """Return the size of a slice for a model with these parameters.
+
+        Small models get eight slices, so that there is something to overlap.
+        """
+        most = round(self.slice_mib * 2**20)
+        if not self.fitted:
+            return most
+        trained = (p.data() for p in parameters.values() if p.grad_req != "null")
+        nbytes = sum(t.size * t.dtype.itemsize for t in trained)
+        return min(most, max(LEAST_BYTES, nbytes // 8))
 
     @classmethod
     def of(cls, config: Config) -> "Traffic":
@@ -77,12 +93,15 @@ def overlaps(traffic: Traffic, world: World, cores: float) -> bool:
 def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
     """Fill in what is left open; collective.
 
-    Slices are large on one host, where each costs a fixed time and none queues for a link. A
+    Slices are larger on one host, where each costs a fixed time and none queues for a link. A
     communication thread looks more often where it has a core for itself: that is tried.
     """
     several = world.local_size < world.size
     found = replace(
-        traffic, slice_mib=traffic.slice_mib or (1.0 if several else 4.0), cores=cores
+        traffic,
+        slice_mib=traffic.slice_mib or (1.0 if several else 4.0),
+        fitted=not traffic.slice_mib,
+        cores=cores,
     )
     if world.size > 1 and not traffic.pause_s:
         spare = spare_core(world.control, PAUSE_SPARE_S)
@@ -90,12 +109,11 @@ def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
     return replace(found, pause_s=traffic.pause_s or PAUSE_S)
 
 
-def way_of(  # noqa: PLR0913 (what a path depends on)
+def way_of(
     traffic: Traffic,
     world: World,
     state: ModelState,
     options: Options,
-    cores: float,
     group: Group | None = None,
 ) -> Way:
     """Make the path of the gradients; collective over ``group``, all ranks if it is None.

@@ -110,7 +110,7 @@ def _train(config: Config, world: World) -> Outcome:
         console.facts(
             f"hpctrain: run {config.run.name}", _banner(world, step, train, threads, tuning)
         )
-        pipeline.tell(console, step)
+        pipeline.tell(console, step, recorder)
         saver = Saver(
             step,
             world,
@@ -197,7 +197,8 @@ def _step(
         world.control, lambda: build.objective(config, loader, device, together)
     )
     optimizer = build.optimizer(config)
-    state = ModelState(net.collect_params(), optimizer, round(traffic.slice_mib * build.MIB))
+    parameters = net.collect_params()
+    state = ModelState(parameters, optimizer, traffic.slice_bytes(parameters))
     agree(world.control, _facts(config, state))
     state.broadcast(world.control)
     options = build.options(config, overlaps(traffic, world, cores), pause_s)

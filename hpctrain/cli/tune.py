@@ -67,8 +67,8 @@ class Bench:
 
     def step_s(self, traffic: Traffic | None) -> float:
         """Return the time of a step, without any exchange for None; collective."""
-        mib = 1.0 if traffic is None else traffic.slice_mib
-        state = ModelState(self.parameters, self.optimizer, round(mib * 2**20))
+        nbytes = (traffic or Traffic(slice_mib=1.0)).slice_bytes(self.parameters)
+        state = ModelState(self.parameters, self.optimizer, nbytes)
         kept = {name: tensor.value.copy() for name, tensor in state.fixed.items()}
         world, options, way = self.world, self.options, Way(None, None)
         if traffic is not None:
@@ -99,16 +99,17 @@ def candidates(setting: str, best: Traffic, several_hosts: bool) -> list[Traffic
 
     Notes
     -----
-    A path or an overlap that the user has chosen stays.
+    A path or an overlap that the user has chosen stays, and MPI's sums are never compressed.
     """
+    paths = ("direct", "mpi") if best.wire == "none" else ("direct",)
     values: dict[str, tuple[Any, ...]] = {
-        "path": ("direct", "mpi") if best.path == "auto" else (),
+        "path": paths if best.path == "auto" else (),
         "overlap": ("on", "off") if best.overlap == "auto" else (),
         "slice_mib": SLICES,
         "in_flight": IN_FLIGHT if several_hosts or best.overlap != "off" else (),
     }
     return [
-        replace(best, **{setting: value})
+        replace(best, **{setting: value}, fitted=best.fitted and setting != "slice_mib")
         for value in values[setting]
         if value != getattr(best, setting)
     ]
@@ -197,6 +198,8 @@ def traffic_of(
         "model": config.model.name,
         "arguments": str(sorted(config.model.args.items())),
         "batch": specs,
+        "step": str(bench.options),
+        "optimizer": config.optim.name,
         "ranks": world.size,
         "hosts": list(world.hosts),
         "cores": cores,
@@ -217,10 +220,13 @@ def tuned(bench: Bench, start: Traffic, facts: dict[str, Any]) -> tuple[Traffic,
         What the answer depends on; equal ones share it.
     """
     world = bench.world
-    path = _directory() / f"{_key({**facts, 'start': asdict(start)})}.json"
+    # How often to look is measured at each start: no part of the question, nor of the answer.
+    asked = asdict(replace(start, pause_s=0.0))
+    path = _directory() / f"{_key({**facts, 'start': asked})}.json"
     known = world.control.bcast_obj(_read(path) if world.rank == 0 else None, 0)
     if known is not None:
-        return Traffic(**known["traffic"]), f"as tuned before ({path.name[:12]})"
+        traffic = replace(Traffic(**known["traffic"]), pause_s=start.pause_s)
+        return traffic, f"as tuned before ({path.name[:12]})"
     best, trials = search(start, bench.step_s, len(world.hosts) > 1)
     if world.rank == 0:
         _write(path, {"traffic": asdict(best.traffic), "trials": [asdict(t) for t in trials]})
