@@ -25,6 +25,7 @@ from hpctrain.parallel.pipeline_recipe import WIRE, wire_lane
 from hpctrain.parallel.pipeline_times import bubble_formula
 from hpctrain.parallel.stage_state import StageState
 from hpctrain.parallel.staged import Layout, StagedModel
+from hpctrain.trace import Recorder
 from hpctrain.train.console import Console
 
 __all__ = [
@@ -191,8 +192,9 @@ def banner(world: World, step: Pipeline, loader: Any, threads: int) -> dict[str,
     }
 
 
-def tell(console: Console, step: Any) -> None:
-    """Say where a model is cut, if it is."""
+def tell(console: Console, step: Any, recorder: Recorder) -> None:
+    """Say where a model is cut, if it is, and let its stages have rows in traces."""
     if isinstance(step, Pipeline):
+        step.moves.recorder = recorder
         for line in step.model.describe().splitlines():
             console.line(f"  {line}")

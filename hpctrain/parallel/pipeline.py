@@ -14,12 +14,14 @@ another order than on one rank. A batch normalisation takes its statistics over 
 micro-batch, and its running ones move with each of them, in their order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+
+import numpy as np
 
 from hpctrain.autograd import Spec
+from hpctrain.comm.clock import offsets
 from hpctrain.comm.mesh import Mesh
 from hpctrain.engine import Engine
 from hpctrain.errors import ConfigError, EngineError
@@ -33,7 +35,9 @@ from hpctrain.parallel.parcels import Parcels
 from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline_actions import Move, PipelineActions, Ties
 from hpctrain.parallel.pipeline_recipe import Deed, deeds, end_items
+from hpctrain.parallel.pipeline_schedule import Action
 from hpctrain.parallel.pipeline_stages import RankStages
+from hpctrain.parallel.pipeline_times import Span, Timeline
 from hpctrain.parallel.recipe import Rules, nothing_items, posted_early, rules
 from hpctrain.parallel.shards import parts_of_step
 from hpctrain.parallel.staged import StagedModel
@@ -41,7 +45,7 @@ from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way, plain
 from hpctrain.parallel.work import LAG, Options, Work
 
-__all__ = ["Pipeline", "own_parameters", "summing", "tied_names"]
+__all__ = ["Pipeline", "summing"]
 
 # These read the arrays of the batch.
 _READERS = frozenset({"forward", "backward", "weigh", "nothing"})
@@ -50,18 +54,6 @@ _READERS = frozenset({"forward", "backward", "weigh", "nothing"})
 def summing(options: Options) -> Options:
     """Return ``options`` for the way of a pipeline: gradients of micro-batches are summed."""
     return replace(options, accumulate=max(2, options.accumulate))
-
-
-def tied_names(model: StagedModel) -> list[str]:
-    """Return the parameters that are on several ranks of a pipeline, in order."""
-    return [name for name in model.names if len(model.homes(name)) > 1]
-
-
-def own_parameters(
-    model: StagedModel, parameters: Mapping[str, Any], rank: int
-) -> dict[str, Any]:
-    """Return the parameters that a rank of the pipeline has, in the order of the model."""
-    return {n: p for n, p in parameters.items() if rank in model.homes(n)}
 
 
 class Pipeline(DataParallel):
@@ -102,7 +94,8 @@ class Pipeline(DataParallel):
         self.model, self.mesh, self.batch_axis = model, mesh, batch_axis
         self.rank = mesh.place.pipeline
         self.most = 1  # samples of a micro-batch
-        tied = [n for n in tied_names(model) if n in state.names]
+        self._clock_s = 0.0  # how far this rank's clock is ahead of the first stage's
+        tied = [n for n in model.tied if n in state.names]
         self._tied = [state.names.index(name) for name in tied]
         if tied:
             state.flat.keep_whole(self._tied)
@@ -143,7 +136,7 @@ class Pipeline(DataParallel):
         groups, elsewhere = {}, set()
         slices = self.state.flat.slices
         own = {p: piece.index for piece in slices for p in piece.parameters}
-        for homes in sorted({self.model.homes(n) for n in tied_names(self.model)}):
+        for homes in sorted({self.model.homes(n) for n in self.model.tied}):
             group = self.mesh.pipeline.split(int(self.rank in homes), self.rank)
             self._groups.append(group)
             for place in self._tied:
@@ -167,6 +160,8 @@ class Pipeline(DataParallel):
             # What waits for other stages comes late, and the riders last.
             order.sort(key=lambda index: (index == 0, index in self.ties.groups))
             self.reorder(self.group.bcast_obj(order, 0))
+            clocks = self.mesh.pipeline.bcast_obj(offsets(self.mesh.pipeline), 0)
+            self._clock_s = clocks[self.rank] * 1e-9
 
     def reorder(self, order: Sequence[int]) -> None:
         """Exchange slices in another order from the next step on; equal among replicas."""
@@ -179,6 +174,35 @@ class Pipeline(DataParallel):
         """How steps are made."""
         found = rules(self.options, self.order, self.group.size > 1, True, False)
         return replace(found, shared_norm=found.measured)
+
+    def timeline(self) -> Timeline:
+        """Return when each rank did what in the last whole step; collective over the stages.
+
+        Nothing may be under way.
+        """
+        rows = [[*s.action, s.start_s, s.end_s] for s in self.moves.timed]
+        shift = self._clock_s
+        every = self.mesh.pipeline.allgather_obj([shift, rows])
+        return Timeline(
+            tuple(
+                tuple(Span(Action(k, s, m), a - at, b - at) for k, s, m, a, b in found)
+                for at, found in every
+            )
+        )
+
+    def bubble(self, last: int) -> float:
+        """Return the share of time in which nothing was done, of all ranks of the pipeline.
+
+        Of the steps up to ``last``, whose results are there, that this was not asked of
+        before; from the first action of any rank to the last. Collective over the stages.
+        """
+        steps = self.moves.steps
+        found = [steps.pop(number) for number in sorted(steps) if number <= last]
+        mine = np.array(found).reshape(-1, 3) - np.array([self._clock_s, self._clock_s, 0])
+        every = np.empty((self.mesh.pipeline.size, *mine.shape))
+        self.mesh.pipeline.allgather(mine, every)
+        whole = (every[:, :, 1].max(0) - every[:, :, 0].min(0)).sum() * len(every)
+        return float(1 - every[:, :, 2].sum() / whole) if whole else 0.0
 
     def statistics(self) -> Statistics:
         """Return how many steps were run, shapes planned, and what that keeps."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from hpctrain.parallel.pipeline_recipe import Berth
 from hpctrain.parallel.pipeline_schedule import Action
 from hpctrain.parallel.pipeline_times import Span as Timed
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, RIDERS, STOP
+from hpctrain.trace import Recorder
 
 __all__ = ["Move", "PipelineActions", "Ties"]
 
@@ -72,8 +73,10 @@ class PipelineActions(Actions):
     ----------
     timed : list of Span
         The actions of the last whole step, by this rank's ``time.perf_counter``.
-    steps : list of (float, float, float)
-        Start, end and seconds of work of each step since somebody has emptied it.
+    steps : dict of int to (float, float, float)
+        Start, end and seconds of work of each step that nobody has taken yet.
+    recorder : Recorder or None
+        Gets a span for each action while it is enabled, on one track for each stage.
     """
 
     def join(self, line: Group, parcels: Parcels, ties: Ties) -> None:
@@ -94,7 +97,8 @@ class PipelineActions(Actions):
         self._tally = backend.empty((RIDERS,), flat.dtype, flat.device)
         self._done: set[Span] = set()  # where the sums of this step have begun
         self.timed: list[Timed] = []
-        self.steps: list[tuple[float, float, float]] = []
+        self.steps: dict[int, tuple[float, float, float]] = {}
+        self.recorder: Recorder | None = None
         self._now: list[Timed] = []
 
     def counted(self) -> list[Slice]:
@@ -126,7 +130,7 @@ class PipelineActions(Actions):
         self.meter.timed(None, self._forward, stage, move, message)
 
     def _forward(self, stage: BoundStage, move: Move, message: Any) -> None:
-        began = perf_counter()
+        began = perf_counter_ns()
         if message is not None:
             stage.enter(move.slot, message)
             self._emptied(move)
@@ -152,7 +156,7 @@ class PipelineActions(Actions):
         self.meter.timed(None, self._backward, stage, move, message)
 
     def _backward(self, stage: BoundStage, move: Move, message: Any) -> None:
-        began = perf_counter()
+        began = perf_counter_ns()
         if message is not None:
             stage.answer(move.slot, message)
             self._emptied(move)
@@ -168,7 +172,7 @@ class PipelineActions(Actions):
         self.meter.timed(None, self._weigh, self._stage(move), move, index)
 
     def _weigh(self, stage: BoundStage, move: Move, index: int) -> None:
-        began = perf_counter()
+        began = perf_counter_ns()
         stage.weight(move.slot, self._batch(move), index)
         if index < 0:
             for piece in stage.slices:
@@ -196,7 +200,7 @@ class PipelineActions(Actions):
         self._sent[:RIDERS] = self._tally
         self.timed = self._now
         busy = sum(end - start for _, start, end in self._now)
-        self.steps.append((self._now[0].start_s, self._now[-1].end_s, busy))
+        self.steps[turn.number] = self._now[0].start_s, self._now[-1].end_s, busy
 
     def tie(self, turn: Turn, index: int) -> None:
         """Start to sum the gradient of a parameter over the ranks that have it."""
@@ -256,9 +260,13 @@ class PipelineActions(Actions):
         if move.outbox is not None:
             self._parcels.send(move.outbox.rank, move.outbox.place, nbytes)
 
-    def _note(self, move: Move, kind: Any, began: float) -> None:
+    def _note(self, move: Move, kind: Any, began: int) -> None:
         assert move.action is not None, "an action is timed"
-        self._now.append(Timed(move.action._replace(kind=kind), began, perf_counter()))
+        action, ended = move.action._replace(kind=kind), perf_counter_ns()
+        self._now.append(Timed(action, began * 1e-9, ended * 1e-9))
+        if self.recorder is not None and self.recorder.enabled:
+            name = f"{kind}{action.micro}"
+            self.recorder.span(f"stage {action.stage}", name, began, ended)
 
 
 class _Then:

@@ -119,6 +119,11 @@ class StagedModel:
         """Return the ranks of the pipeline that have a parameter, in order."""
         return tuple(sorted({stage % self.layout.ranks for stage in self.readers[name]}))
 
+    @property
+    def tied(self) -> list[str]:
+        """The parameters that are on several ranks of the pipeline, in order."""
+        return [name for name in self.names if len(self.homes(name)) > 1]
+
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Return the stages of a rank."""
         return tuple(range(rank, self.layout.stages, self.layout.ranks))

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpctrain.comm.world import World
 from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.pipeline import Pipeline
 from hpctrain.parallel.work import StepResult
 from hpctrain.train.console import Console, Progress
 from hpctrain.train.metrics import RecordWriter
@@ -70,7 +71,7 @@ class Report:
             rows = np.empty((self._world.size, len(mine)))
             self._world.control.allgather(mine, rows)
         count = at.count - self._last.count
-        values = {}
+        values = {"bubble": step.bubble(result.step)} if isinstance(step, Pipeline) else {}
         if count:  # else all steps were skipped
             values["loss"] = (at.loss_sum - self._last.loss_sum) / count
         if count and step.objective.correct is not None:

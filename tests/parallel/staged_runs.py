@@ -16,8 +16,9 @@ from hpctrain.io.sampler import part
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.micro import micro_batches, most_samples
 from hpctrain.parallel.pieces import of_samples
-from hpctrain.parallel.pipeline import Pipeline, own_parameters, summing
+from hpctrain.parallel.pipeline import Pipeline, summing
 from hpctrain.parallel.pipeline_recipe import wire_lane
+from hpctrain.parallel.stage_state import StageState
 from hpctrain.parallel.staged import StagedModel
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import connect
@@ -119,9 +120,7 @@ def staged(
         most = most_samples(first.count, layout.micro_batches)
         specs = tuple(of_samples(s, most) for s in first.specs())
         whole = StagedModel(model.objective, model.parameters, layout, specs, mesh.pipeline)
-        own = own_parameters(whole, model.parameters, mesh.place.pipeline)
-        like = next(p.data() for p in model.parameters.values() if p.grad_req != "null")
-        state = ModelState(own, optimizer, slice_bytes, like)
+        state = StageState(whole, model.parameters, optimizer, mesh, slice_bytes)
         way = connect(path, mesh.data, state, summing(options)) if path else None
         step = Pipeline(whole, state, optimizer, SCHEDULE, engine, mesh, options, way)
         step.prepare(*first.specs())
