@@ -19,7 +19,7 @@ NOT_COUNTED = frozenset({
     "run.profile", "run.time_limit", "run.dry_run", "optim.sharded",
     "data.test_batch", "data.prefetch", "data.verify", "data.cache_mib",
     "exchange.slice_mib", "exchange.path", "exchange.in_flight", "exchange.overlap",
-    "exchange.tune", "exchange.servers", "exchange.checksum",
+    "exchange.tune", "exchange.kind", "exchange.servers", "exchange.checksum",
     "exchange.stall_s", "exchange.abort_s",
     "parallel.pipeline", "parallel.tensor", "parallel.schedule", "parallel.micro_batches",
     "parallel.chunks", "parallel.balance",

@@ -1,0 +1,149 @@
+"""Runs with servers: like runs by allreduce, broken off, gone on with in another form."""
+
+import os
+import signal
+
+import numpy as np
+import psutil
+import pytest
+from launched import records
+
+from hpctrain.train import checkpoint
+
+pytestmark = [pytest.mark.serial, pytest.mark.slow]
+
+SERVER = {"exchange__kind": "server"}
+PROBED = {"model.name": "probing:build"}
+SECOND_EPOCH = 2 + 7 + 5 + 3
+
+
+def last(folder, step=21):
+    return checkpoint.load(folder / f"runs/mnist/checkpoints/step-{step:08d}")
+
+
+def assert_alike(found, expected, tolerance):
+    assert list(found) == list(expected)
+    for name in expected:
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=tolerance, atol=tolerance, err_msg=name
+        )
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory):
+    return {}, tmp_path_factory
+
+
+@pytest.fixture
+def undisturbed(train, references):
+    """The folder of a run that nothing disturbed."""
+
+    def run(ranks, name, **settings):
+        made, factory = references
+        if name not in made:
+            made[name] = folder = factory.mktemp(name)
+            ended = train(ranks, folder=folder, **settings).end()
+            assert (ended.code, ended.err) == (0, "")
+        return made[name]
+
+    return run
+
+
+@pytest.mark.parametrize(("ranks", "more"), [
+    (3, {}), (4, {"exchange__servers": 2, "optim__clip_norm": 0.5}),
+])  # fmt: skip
+def test_a_run_with_servers_ends_as_one_by_allreduce(train, tmp_path, undisturbed, ranks, more):
+    clip = {k: v for k, v in more.items() if k.startswith("optim")}
+    reference = undisturbed(2, f"allreduce-{len(clip)}", optim__name="adam", **clip)
+
+    ended = train(ranks, optim__name="adam", exchange__checksum="true", **SERVER, **more).end()
+
+    assert (ended.code, ended.err) == (0, "")
+    assert "path server" in ended.out
+    assert_alike(last(tmp_path)[0], last(reference)[0], 1e-5)
+    rows = records(tmp_path / "runs/mnist/metrics.jsonl")
+    assert [r["step"] for r in rows if r["kind"] == "step"] == list(range(1, 22))
+
+
+def test_a_run_goes_on_with_servers_with_others_and_without(train, tmp_path, undisturbed):
+    reference = undisturbed(2, "allreduce-0", optim__name="adam")
+    env = {"TEST_FAULT": "0 0 none"}
+    forms = [(3, SERVER, 7), (4, {**SERVER, "exchange__servers": 2}, 14), (2, {}, 21)]
+    path = "never"
+    for ranks, form, steps in forms:
+        # A limit counts as another run, which begins at the path of the last.
+        ended = train(
+            ranks, env=env, optim__name="adam", run__max_steps=steps, run__resume=path,
+            run__name=f"to-{steps}", **form,
+        ).end()  # fmt: skip
+        assert (ended.code, ended.err) == (0, "")
+        path = tmp_path / f"runs/to-{steps}/checkpoints/step-{steps:08d}"
+
+    assert_alike(checkpoint.load(path)[0], last(reference)[0], 1e-5)
+
+
+def test_a_run_whose_server_was_killed_goes_on_bit_for_bit(train, tmp_path, undisturbed):
+    reference = undisturbed(3, "served", **SERVER, **PROBED)
+    env = {
+        "TEST_FAULT": f"1 {SECOND_EPOCH} mark",
+        "TEST_AWAIT": "runs/mnist/checkpoints/step-00000007",
+    }
+    launch = train(3, env=env, **SERVER, **PROBED)
+    launch.reached()
+    psutil.Process(launch.pids()[0]).kill()
+    broken = launch.end()
+
+    ended = train(3, **SERVER, **PROBED).end()
+
+    assert broken.code != 0 and broken.seconds < 30
+    assert (ended.code, ended.err) == (0, "")
+    assert "step 8/21" in ended.out and "step 7/21" not in ended.out
+    (found, state), (expected, state_) = last(tmp_path), last(reference)
+    assert all(np.array_equal(found[n].view("u1"), expected[n].view("u1")) for n in expected)
+    assert state == state_
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "bounded"])
+@pytest.mark.parametrize("who", [0, 2])
+def test_a_signal_stops_all_at_one_step_and_the_run_goes_on(train, tmp_path, mode, who):
+    launch = train(
+        3, env={"TEST_FAULT": f"1 {SECOND_EPOCH} mark"}, exchange__mode=mode, **SERVER, **PROBED
+    )
+    launch.reached()
+    os.kill(launch.pids()[who], signal.SIGUSR1)
+
+    stopped = launch.end()
+    ended = train(3, exchange__mode=mode, **SERVER, **PROBED).end()
+
+    assert (stopped.code, stopped.err) == (75, "")
+    assert (ended.code, ended.err) == (0, "")
+    rows = records(tmp_path / "runs/mnist/metrics.jsonl")
+    assert [r["step"] for r in rows if r["kind"] == "step"] == list(range(1, 22))
+    # Every record of the third epoch was counted, by whoever computed it.
+    position = last(tmp_path)[1]["position"]
+    assert (position["epoch"], position["step"]) == (3, 21)
+
+
+@pytest.mark.parametrize("mode", ["async", "bounded"])
+def test_without_rounds_an_epoch_counts_every_record_once(train, tmp_path, mode):
+    ended = train(4, exchange__mode=mode, run__checkpoint_every=1, **SERVER).end()
+
+    assert (ended.code, ended.err) == (0, "")
+    epochs = [r for r in records(tmp_path / "runs/mnist/metrics.jsonl") if r["kind"] == "epoch"]
+    assert len(epochs) == 3
+    for row in epochs:  # whole records, of 100 and of 41
+        assert abs(row["train_accuracy"] * 100 - round(row["train_accuracy"] * 100)) < 1e-6
+        assert abs(row["test_accuracy"] * 41 - round(row["test_accuracy"] * 41)) < 1e-6
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"exchange__servers": 2}, "leaves nobody to train"),
+    ({"exchange__mode": "async", "optim__clip_norm": 1.0}, "optim.clip_norm"),
+    ({"optim__sharded": "true"}, "optim.sharded"),
+    ({"exchange__tune": "true"}, "exchange.tune"),
+])  # fmt: skip
+def test_what_cannot_be_served_is_refused(train, settings, message):
+    ended = train(2, **SERVER, **settings).end()
+
+    assert ended.code == 2
+    assert message in ended.err and ended.err.count("hpctrain:") == 1
