@@ -29,8 +29,8 @@ PAUSE_SPARE_S = 5e-5  # where there is a core for it: a thread that spins takes 
 class Traffic:
     """Settings of the exchange; see the section of that name in the configuration.
 
-    ``cores`` is how many this rank has to itself, ``fitted`` whether slices are made smaller
-    for small models.
+    ``cores`` is how many each rank has to itself at least, ``fitted`` whether slices are made
+    smaller for small models.
     """
 
     path: str = "auto"
@@ -94,14 +94,15 @@ def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
     """Fill in what is left open; collective.
 
     Slices are larger on one host, where each costs a fixed time and none queues for a link. A
-    communication thread looks more often where it has a core for itself: that is tried.
+    communication thread looks more often where it has a core for itself: that is tried. All
+    ranks go by the fewest cores of any, for they have to find one order of exchange.
     """
     several = world.local_size < world.size
     found = replace(
         traffic,
         slice_mib=traffic.slice_mib or (1.0 if several else 4.0),
         fitted=not traffic.slice_mib,
-        cores=cores,
+        cores=min(world.control.allgather_obj(cores)),
     )
     if world.size > 1 and not traffic.pause_s:
         spare = spare_core(world.control, PAUSE_SPARE_S)

@@ -108,11 +108,9 @@ def candidates(setting: str, best: Traffic, several_hosts: bool) -> list[Traffic
         "slice_mib": SLICES,
         "in_flight": IN_FLIGHT if several_hosts or best.overlap != "off" else (),
     }
-    return [
-        replace(best, **{setting: value}, fitted=best.fitted and setting != "slice_mib")
-        for value in values[setting]
-        if value != getattr(best, setting)
-    ]
+    fitted = best.fitted and setting != "slice_mib"
+    found = [replace(best, **{setting: value}, fitted=fitted) for value in values[setting]]
+    return [traffic for traffic in found if traffic != best]
 
 
 def search(

@@ -1,0 +1,250 @@
+"""Ways that are tried, the one that is kept, and where it is remembered."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hpctrain.cli.exchange import Traffic
+from hpctrain.cli.tune import IN_FLIGHT, MARGIN, SLICES, candidates, search, tuned
+from hpctrain.comm.group import Group
+from hpctrain.train import checkpoint
+
+START = Traffic(slice_mib=4.0, in_flight=4, pause_s=2e-4)
+FACTS = {"model": "mlp", "ranks": 2, "batch": ["float32[8, 4]"]}
+SETTINGS = ("path", "overlap", "slice_mib", "in_flight")
+
+
+def values(setting, best, several_hosts=True):
+    found = candidates(setting, best, several_hosts)
+    assert all(replace(t, **{setting: getattr(best, setting)}) == best for t in found)
+    return [getattr(t, setting) for t in found]
+
+
+def test_everything_that_is_open_is_tried_once():
+    assert values("path", START) == ["direct", "mpi"]
+    assert values("overlap", START) == ["on", "off"]
+    assert values("slice_mib", START) == [1.0, 0.25]
+    assert values("slice_mib", replace(START, slice_mib=3.0)) == list(SLICES)
+    assert sorted(values("in_flight", START)) == [2, 8]
+    assert values("in_flight", replace(START, in_flight=16)) == list(IN_FLIGHT)
+
+
+def test_a_size_that_goes_by_the_model_is_tried_against_fixed_ones():
+    fitted = replace(START, fitted=True)
+
+    found = candidates("slice_mib", fitted, False)
+
+    assert found == [replace(fitted, slice_mib=size, fitted=False) for size in SLICES]
+    assert all(traffic.fitted for traffic in candidates("path", fitted, False))
+
+
+@pytest.mark.parametrize("path", ["node", "mpi", "direct"])
+def test_a_path_that_was_chosen_stays(path):
+    assert values("path", replace(START, path=path)) == []
+
+
+@pytest.mark.parametrize("overlap", ["on", "off"])
+def test_an_overlap_that_was_chosen_stays(overlap):
+    assert values("overlap", replace(START, overlap=overlap)) == []
+
+
+def test_how_many_are_under_way_matters_where_there_is_a_lane_for_them_or_a_network():
+    after = replace(START, overlap="off")
+
+    assert values("in_flight", after, several_hosts=False) == []
+    assert len(values("in_flight", after, several_hosts=True)) == 2
+    assert len(values("in_flight", replace(START, overlap="on"), several_hosts=False)) == 2
+
+
+def test_what_is_compressed_is_not_tried_where_nothing_can_be():
+    assert values("path", replace(START, wire="fp16")) == ["direct"]
+
+
+class Cost:
+    """Time of a step that knows its best, and remembers what was asked for."""
+
+    def __init__(self, best, alone=0.010):
+        self.best, self.alone, self.asked = best, alone, []
+
+    def __call__(self, traffic):
+        self.asked.append(traffic)
+        if traffic is None:
+            return self.alone
+        wrong = sum(getattr(traffic, s) != getattr(self.best, s) for s in SETTINGS)
+        return self.alone + 0.001 * (1 + wrong)
+
+
+@pytest.mark.parametrize(
+    "best",
+    [
+        START,
+        replace(START, path="mpi"),
+        replace(START, path="direct", overlap="on", slice_mib=0.25, in_flight=8),
+        replace(START, overlap="off", slice_mib=1.0, in_flight=2),
+    ],
+)
+def test_the_best_way_is_found_setting_by_setting(best):
+    cost = Cost(best)
+
+    found, trials = search(START, cost, several_hosts=True)
+
+    assert found.traffic == best
+    assert (found.step_s, found.exposed_s) == pytest.approx((0.011, 0.001))
+    assert trials[0].traffic == START
+    assert cost.asked == [None, *(trial.traffic for trial in trials)]
+    assert len(trials) == 1 + 2 + 2 + 2 + 2
+    assert found in trials and found.step_s == min(trial.step_s for trial in trials)
+
+
+def test_what_gains_less_than_noise_is_left():
+    def seconds(traffic):
+        return 1.0 if traffic in (None, START) else 1.0 - 0.9 * MARGIN
+
+    found, trials = search(START, seconds, several_hosts=False)
+
+    assert found == trials[0] and found.traffic == START
+
+
+def test_what_gains_is_compared_with_the_best_so_far():
+    times = iter([1.0, 1.0, 0.97, 0.96, *[2.0] * 20])
+
+    found, trials = search(START, lambda _: next(times), several_hosts=False)
+
+    assert found == trials[1] and found.traffic.path == "direct"
+
+
+def test_exchange_is_never_exposed_for_less_than_no_time():
+    found, trials = search(START, lambda traffic: 2.0 if traffic is None else 1.9, False)
+
+    assert {trial.exposed_s for trial in trials} == {0.0}
+    assert found.step_s == 1.9
+
+
+@pytest.fixture
+def bench():
+    """A bench without a model, on all ranks; its ``step_s`` is a `Cost`."""
+    with Group(MPI.COMM_WORLD.Dup()) as group:
+        world = SimpleNamespace(rank=group.rank, size=group.size, control=group, hosts=("a",))
+        yield SimpleNamespace(world=world, step_s=Cost(replace(START, path="mpi")))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Where results are kept; only rank 0 looks there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "hpctrain/exchange"
+
+
+def test_a_second_run_is_tuned_as_the_first_was(bench, cache):
+    first = tuned(bench, START, FACTS)
+    tries = len(bench.step_s.asked)
+    second = tuned(bench, START, FACTS)
+
+    assert first == (replace(START, path="mpi"), "9 tried, 2.0 -> 1.0 ms exposed a step")
+    assert tries == 10 and len(bench.step_s.asked) == tries
+    assert second[0] == first[0]
+    assert second[1].startswith("as tuned before (")
+    said = bench.world.control.allgather_obj([first[1], second[1]])
+    assert said == [said[0]] * bench.world.size
+    files = list(cache.glob("*"))
+    assert [f.suffix for f in files] == ([".json"] if bench.world.rank == 0 else [])
+    if bench.world.rank == 0:
+        kept = json.loads(files[0].read_text())
+        assert kept["traffic"]["path"] == "mpi" and len(kept["trials"]) == 9
+
+
+@pytest.mark.parametrize(
+    ("start", "facts"),
+    [
+        (START, {**FACTS, "ranks": 4}),
+        (replace(START, slice_mib=1.0), FACTS),
+        (replace(START, wire="bf16"), FACTS),
+    ],
+)
+def test_what_it_depends_on_has_an_answer_of_its_own(bench, cache, start, facts):
+    tuned(bench, START, FACTS)
+
+    assert "tried" in tuned(bench, start, facts)[1]
+
+
+def test_how_often_to_look_is_as_it_was_found_for_this_run(bench, cache):
+    """It is measured at each start, and may differ: that makes no other question of it."""
+    tuned(bench, START, FACTS)
+
+    traffic, how = tuned(bench, replace(START, pause_s=5e-5), FACTS)
+
+    assert how.startswith("as tuned before")
+    assert traffic == replace(START, path="mpi", pause_s=5e-5)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"traffic": {"lane": 3}}',
+        b'{"traffic": 1}',
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_made_anew(bench, cache, content):
+    tuned(bench, START, FACTS)
+    for path in cache.glob("*.json"):
+        path.write_bytes(content)
+
+    again = tuned(bench, START, FACTS)
+    after = tuned(bench, START, FACTS)
+
+    assert again[1].startswith("9 tried")
+    assert after == (again[0], after[1]) and after[1].startswith("as tuned before")
+
+
+def test_a_cache_that_cannot_be_written_is_none(bench, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    for _ in range(2):
+        assert tuned(bench, START, FACTS)[1].startswith("9 tried")
+
+
+def test_without_a_word_where_the_cache_is_at_home(bench, tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    tuned(bench, START, FACTS)
+
+    assert (tmp_path / ".cache/hpctrain/exchange").exists() == (bench.world.rank == 0)
+
+
+@pytest.mark.serial
+@pytest.mark.slow
+def test_a_run_that_was_tuned_ends_with_the_bits_of_one_that_was_not(train, tmp_path):
+    """On two ranks any path adds two numbers; layers with state and draws stay as they were."""
+    settings = {
+        "model.name": "probing:build", "model.args": "{dropout = 0.5, norm = true}",
+        "run.epochs": 2, "exchange.overlap": "off",
+    }  # fmt: skip
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    said = []
+    for words in (["plain"], ["tuned", "--exchange.tune"], ["again", "--exchange.tune"]):
+        ended = train(2, "--run.name", *words, env=env, **settings).end()
+        assert (ended.code, ended.err) == (0, "")
+        said += [row for row in ended.out.splitlines() if row.startswith("  exchange")]
+
+    runs = [tmp_path / "runs" / name for name in ("plain", "tuned", "again")]
+    plain, *others = [checkpoint.load(run / "checkpoints/step-00000014") for run in runs]
+    for arrays, state in others:
+        assert list(arrays) == list(plain[0]) and state == plain[1]
+        for name, array in plain[0].items():
+            np.testing.assert_array_equal(arrays[name], array)
+    assert ";" not in said[0]
+    assert "; 6 tried, " in said[1] and "ms exposed a step" in said[1]
+    assert "; as tuned before" in said[2]
+    assert len(list((tmp_path / "cache/hpctrain/exchange").glob("*.json"))) == 1
