@@ -2,6 +2,7 @@
 
 import json
 import resource
+from functools import partial
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
@@ -12,13 +13,21 @@ from hpctrain import backend, engine, models, optim
 from hpctrain.cli.exchange import Traffic, lanes_for, overlaps, settled, way_of
 from hpctrain.cli.pace import pace
 from hpctrain.cli.threads import limit_threads
+from hpctrain.comm.compress import Codec, codec
+from hpctrain.comm.crew import Crew
+from hpctrain.comm.post import Post
 from hpctrain.comm.world import World, start
-from hpctrain.graph.native import fuses
+from hpctrain.graph.native import available, compiler, fuses
 from hpctrain.models.workloads import Workload
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.program import Objective
+from hpctrain.parallel.serve import serve
+from hpctrain.parallel.served_parallel import ServedParallel
+from hpctrain.parallel.server import lanes_of_server
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.ways import Way
+from hpctrain.parallel.terms import Terms
+from hpctrain.parallel.trade import Trade
+from hpctrain.parallel.ways import Way, to_servers
 from hpctrain.parallel.work import Options, Work
 
 __all__ = ["step"]
@@ -42,6 +51,11 @@ def step(  # noqa: PLR0913 (its flags)
     order: Literal["planned", "backward", "forward"] = "planned",
     sharded: bool = False,
     exchange: bool = True,
+    kind: Literal["allreduce", "server"] = "allreduce",
+    servers: int = 1,
+    mode: Literal["sync", "async", "bounded"] = "sync",
+    staleness: int = 2,
+    threshold: float = 0.5,
 ) -> None:
     """Time the training step of a workload with made-up inputs, SGD with momentum, float32.
 
@@ -60,9 +74,18 @@ def step(  # noqa: PLR0913 (its flags)
         order: planned by what was measured, as gradients become ready, or as they are needed.
         sharded: each rank updates its part only.
         exchange: off, each rank trains alone: the time of computation beside the others.
+        kind: server: the first ranks serve, the others train.
+        servers: how many serve.
+        mode: one update for all workers, one for each as it comes, or within bounds.
+        staleness: how many steps a worker may get ahead, bounded.
+        threshold: what 2bit sends of a value at a time.
     """
-    with start() as world:
-        cores = limit_threads(world, threads)[1]
+    with start() as whole:
+        world: World = whole
+        terms = Terms(servers, mode, staleness, codec=partial(_codec, wire, threshold))
+        if kind == "server":
+            world = Crew(whole, servers)
+        cores = limit_threads(whole, threads)[1]
         traffic = Traffic(path, wire, slice_mib, in_flight, pause_ms * 1e-3, overlap)
         traffic = settled(traffic, world, cores)
         options = Options(
@@ -71,11 +94,34 @@ def step(  # noqa: PLR0913 (its flags)
             fuse=fuses(fuse),
         )
         work = models.workload(workload, batch)
-        with engine.create(lanes=lanes_for(traffic), run_ahead=4096) as lanes:
-            trainer = _trainer(work, world, lanes, options, traffic if exchange else None)
-            line = _measure(trainer, work, world, steps, order)
-        if world.rank == 0:
-            print(json.dumps(line), flush=True)
+        if isinstance(world, Crew) and world.serves:
+            _serve(work, world, options, traffic, terms)
+        else:
+            with engine.create(lanes=lanes_for(traffic), run_ahead=4096) as lanes:
+                used = traffic if exchange else None
+                trainer = _trainer(work, world, lanes, options, used, terms)
+                line = _measure(trainer, work, world, steps, order)
+                if isinstance(trainer, ServedParallel):
+                    trainer.close()
+            if world.rank == 0:
+                print(json.dumps(line), flush=True)
+
+
+def _codec(wire: str, threshold: float) -> Codec | None:
+    return codec(wire, threshold=threshold, compiler=compiler if available() else None)
+
+
+def _serve(
+    work: Workload, crew: Crew, options: Options, traffic: Traffic, terms: Terms
+) -> None:
+    """Serve the workers."""
+    work.net.initialize(ctx=backend.CPU)
+    optimizer = optim.SGD(momentum=0.9)
+    state = ModelState(work.net.collect_params(), optimizer)
+    state.broadcast(crew.whole.control)
+    parts = state, optimizer, optim.Constant(base_lr=1e-3), options, terms
+    with engine.create(lanes=lanes_of_server(1, traffic.in_flight), run_ahead=2**20) as lanes:
+        serve(*parts, Post(crew.post), crew.group, lanes)
 
 
 def _measure(
@@ -131,6 +177,7 @@ def _trainer(
     lanes: engine.Engine,
     options: Options,
     traffic: Traffic | None,
+    terms: Terms,
 ) -> DataParallel:
     device = backend.choose(local_rank=world.local_rank)
     work.net.initialize(ctx=device)
@@ -138,8 +185,12 @@ def _trainer(
     parameters = work.net.collect_params()
     nbytes = (traffic or Traffic(slice_mib=1.0)).slice_bytes(parameters)
     state = ModelState(parameters, optimizer, nbytes)
-    state.broadcast(world.control)
+    state.broadcast(world.whole.control)
     goal = Objective(work.net, work.loss)
     schedule = optim.Constant(base_lr=1e-3)
+    parts = goal, state, optimizer, schedule, lanes, world.control, options
+    if isinstance(world, Crew):
+        trade = Trade(Post(world.post), terms, world.control)
+        return ServedParallel(*parts, to_servers(trade, state, options))
     way = Way(None, None) if traffic is None else way_of(traffic, world, state, options)
-    return DataParallel(goal, state, optimizer, schedule, lanes, world.control, options, way)
+    return DataParallel(*parts, way)

@@ -16,9 +16,16 @@ from hpctrain.comm.world import World, start
 from hpctrain.io.sampler import part
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.program import Objective, count_correct
+from hpctrain.parallel.roles import roles
+from hpctrain.parallel.serve import serve
+from hpctrain.parallel.served_parallel import ServedParallel
+from hpctrain.parallel.server import lanes_of_server
 from hpctrain.parallel.staged import Layout
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.terms import Terms
 from hpctrain.parallel.together import Combine
+from hpctrain.parallel.trade import Trade
+from hpctrain.parallel.ways import to_servers
 from hpctrain.parallel.work import Options, Work
 
 __all__ = ["CASES", "Case", "run"]
@@ -31,7 +38,8 @@ class Case:
     """One row: a small model, an optimizer, and how gradients are exchanged.
 
     ``together``: batch statistics are over all ranks. ``stages``: the model is cut, where there
-    are several ranks. On one rank the batch is never divided, and nothing scaled.
+    are several ranks. ``terms``: some ranks serve, where enough are left to work. On one rank
+    the batch is never divided, and nothing scaled.
     """
 
     name: str
@@ -41,6 +49,7 @@ class Case:
     options: Options = field(default_factory=Options)
     slice_bytes: int = 4096
     together: bool = False
+    terms: Terms | None = None
     stages: Layout | None = None
 
 
@@ -66,6 +75,10 @@ CASES = (
     Case("gpt, adamw", "gpt", _GPT, _ADAMW),
     Case("cosmo", "cosmo", {"size": 8, "channels": (2, 3, 4, 5)}, _SGD),
     Case("sync batch norm", "resnet20", {"depth": 8, "size": 8}, _SGD, together=True),
+    Case("mlp, server", "mlp", _MLP, _SGD, terms=Terms()),
+    Case("mlp, clipped, server", "mlp", _MLP, _SGD, Options(clip_norm=0.1), terms=Terms()),
+    Case("gpt, adamw, 2 servers", "gpt", _GPT, _ADAMW, terms=Terms(servers=2)),
+    Case("lenet, accumulate, s.", "lenet", _LENET, _SGD, Options(accumulate=2), terms=Terms()),
     Case("mlp, gpipe", "mlp", _MLP, _SGD, stages=Layout(1, "gpipe", 3)),
     Case("mlp, 1f1b, clipped", "mlp", _MLP, _SGD, Options(clip_norm=0.1), stages=_1F1B),
     Case("lenet, 1f1b", "lenet", _LENET, _SGD, Options(accumulate=2), stages=_1F1B),
@@ -147,6 +160,8 @@ def _trained(
     )
     rng = np.random.default_rng(7)
     batches = [work.make(rng) for _ in range(steps)]
+    if case.terms is not None and group.size > case.terms.servers:
+        return _served(case, case.terms, goal, group, batches)
     if case.stages is not None and group.size > 1:
         return _in_stages(case, case.stages, goal, group, batches)
     found = _on_all(case, goal, group, batches)
@@ -169,6 +184,34 @@ def _on_all(
         lanes.wait_all()
     trained = [p.data() for p in goal.parameters.values() if p.grad_req != "null"]
     return np.concatenate([t.asnumpy().reshape(-1) for t in trained]), losses
+
+
+def _served(
+    case: Case, terms: Terms, goal: Goal, group: Group, batches: Sequence[Any]
+) -> tuple[np.ndarray, list[float]]:
+    """Train with servers; these get the results of the first worker."""
+    state = ModelState(goal.parameters, goal.optimizer, goal.slice_bytes)
+    losses: list[float] = []
+    with roles(group, terms) as place:
+        kinds = lanes_of_server(1) if place.serves else engine.DEFAULT_LANES
+        with engine.create(lanes=kinds) as lanes:
+            parts = state, goal.optimizer, goal.schedule
+            if place.serves:
+                serve(*parts, goal.options, terms, place.post, place.own, lanes)
+            else:
+                way = to_servers(Trade(place.post, terms, place.own), state, goal.options)
+                step = ServedParallel(
+                    goal.objective, *parts, lanes, place.own, goal.options, way
+                )
+                step.prepare(*_shapes(case, goal, place.own, batches[0]))
+                losses = _losses(step, case, goal, place.own, batches)
+                step.close()
+    trained = [p.data() for p in goal.parameters.values() if p.grad_req != "null"]
+    weights = np.concatenate([t.asnumpy().reshape(-1) for t in trained])
+    told = weights.copy()
+    group.bcast(told, terms.servers)
+    first = group.bcast_obj(losses, terms.servers)
+    return (told, first) if group.rank < terms.servers else (weights, losses)
 
 
 def _in_stages(

@@ -1,13 +1,9 @@
 """Servers and workers over the ranks of a group, and training with them."""
 
-from contextlib import contextmanager
-from dataclasses import dataclass
-
 from replicas import SCHEDULE, share
 
-from hpctrain.comm.group import Group
-from hpctrain.comm.post import Post
 from hpctrain.engine import create
+from hpctrain.parallel.roles import roles
 from hpctrain.parallel.serve import serve
 from hpctrain.parallel.served_parallel import ServedParallel
 from hpctrain.parallel.server import lanes_of_server
@@ -16,26 +12,6 @@ from hpctrain.parallel.terms import Terms
 from hpctrain.parallel.trade import Trade
 from hpctrain.parallel.ways import to_servers
 from hpctrain.parallel.work import LAG, Options, Work
-
-
-@dataclass
-class Places:
-    """Who serves, and who works: the ranks of one's own kind."""
-
-    serves: bool
-    own: Group
-    post: Post
-
-
-@contextmanager
-def roles(group, servers=1, debug=True):
-    """Divide ``group``, whose first ranks serve."""
-    serves = group.rank < servers
-    own = group.split(int(serves))
-    post = Post(group.dup(), debug)
-    yield Places(serves, own, post)
-    post.free()
-    own.free()
 
 
 def worker(model, optimizer, places, terms, engine, first, options=None, slice_bytes=2**20):
@@ -65,7 +41,7 @@ def served(
     terms = terms or Terms()
     options = options or Options()
     steps = [batch if isinstance(batch, list) else [batch] for batch in data]
-    with roles(group, terms.servers) as places:
+    with roles(group, terms) as places:
         if places.serves:
             with create(kind, lanes_of_server(2)) as engine:
                 state = ModelState(model.parameters, optimizer, slice_bytes)
