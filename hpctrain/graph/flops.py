@@ -67,12 +67,12 @@ def _self_attention(count: int, first: int) -> Products:
     return rule
 
 
-def _recurrent(count: int, x: int, first: int) -> Products:
-    """Make the rule of a loop over the steps of input ``x``; its weights are at ``first``."""
+def _recurrent(*weights: int) -> Products:
+    """Make the rule of a loop over the steps of the first input, with these weights."""
 
     def rule(ins: Specs, outs: Specs, attrs: Mapping[str, Any]) -> int:
-        steps, batch, _ = ins[x].shape
-        return count * steps * batch * (ins[first].size + ins[first + 1].size)
+        steps, batch, _ = ins[0].shape
+        return steps * batch * sum(ins[w].size for w in weights)
 
     return rule
 
@@ -89,9 +89,9 @@ _PRODUCTS: Mapping[str, Products] = MappingProxyType(
         "attention_grad": _attention(5, 1),
         "self_attention": _self_attention(2, 0),
         "self_attention_grad": _self_attention(5, 1),
-        "lstm": _recurrent(1, 0, 3),
-        "lstm_grad": lambda ins, outs, attrs: math.prod(ins[0].shape[:2]) * ins[4].size,
-        "gru": _recurrent(1, 0, 2),
-        "gru_grad": _recurrent(2, 2, 4),
+        "lstm": _recurrent(3, 4),
+        "lstm_grad": _recurrent(4),
+        "gru": _recurrent(2, 3),
+        "gru_grad": _recurrent(3),
     }
 )

@@ -78,6 +78,8 @@ class Bound:
 
     Attributes
     ----------
+    calls : sequence
+        The kernels with their arguments, in the order in which they were added.
     memories : sequence
         A handle for each slot.
     """
@@ -89,11 +91,11 @@ class Bound:
         self.execute = program.library.lib.dnnl_primitive_execute
         self.stream = program.library.stream
 
-    def run(self, start: int = 0, stop: int | None = None) -> None:
-        """Run the kernels from ``start`` up to ``stop``."""
+    def run(self, calls: Sequence[Any] | None = None) -> None:
+        """Run some of its ``calls``, or all."""
         execute, stream, library = self.execute, self.stream, self.program.library
         library.use_threads(self.program.threads)
-        for primitive, count, args in self.calls[start:stop]:
+        for primitive, count, args in self.calls if calls is None else calls:
             if status := execute(primitive, stream, count, args):
                 raise library.failed(status)
 

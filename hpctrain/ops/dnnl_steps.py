@@ -1,15 +1,22 @@
 """Products of a recurrence by oneDNN: a weight packed once in a call, then step after step.
 
 A step multiplies few rows by a weight that does not fit into the level-2 cache. Measured on
-a Sapphire Rapids core, 32 x 512 by 512 x 2048, least of 40 alternating runs: 0.65 to 0.72 ms
-this way, when a large product of as many operations took 0.52; by OpenBLAS 0.99 in pieces
-that it does not pack, 1.05 with the weight transposed before, 1.47 with the weight as it is,
-0.82 with the result transposed. Packing takes 0.7 to 1.0 ms in a call. Gate by gate is as
-fast as the whole, and the function of a gate runs on what is in cache still.
+a Sapphire Rapids core, 32 x 512 by 512 x 2048, least of 40 alternating runs, ms, when a large
+product of as many operations took 0.52:
+
+- OpenBLAS: 1.47 with the weight as it is, 1.05 with it transposed before, 0.82 with the
+  result transposed (which must be turned back), 0.99 in pieces that it does not pack;
+- this way: 0.69 for a gate at a time with its function, on results that are in cache still;
+  0.62 for all at once, after which NumPy's functions take longer than the difference;
+- 0.64 if every other step goes through the gates backwards: a part of the weight is in the
+  level-2 cache from the step before.
+
+To pack the weight takes 0.9 in a call.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,9 +103,12 @@ class StepProduct:
             parts += [bias[p.start : p.start + p.width] for p in pieces]
         # The source and the results come with each step.
         bound = program.bound([*parts, *[scratch] * (1 + len(pieces))], scratch)
-        bound.run(0, packs)
+        bound.run(bound.calls[:packs])
         places = [(p.target, p.offset * weight.itemsize) for p in pieces]
-        return functools.partial(_step, bound, packs, len(parts), places)
+        # What the last step has read last is in cache still: go back and forth.
+        calls = bound.calls[packs:]
+        turns = itertools.cycle((calls, calls[::-1]))
+        return functools.partial(_step, bound, turns, len(parts), places)
 
     def _pieces(self, weight: Spec) -> Sequence[Piece]:
         return self.split(weight.shape[0 if self.transposed else 1])
@@ -156,7 +166,7 @@ def _describe(found: Library, layouts: Sequence[Any], bias: Any, piece: Piece) -
 
 
 def _step(
-    bound: Bound, packs: int, first: int, places: Sequence[tuple[int, int]],
+    bound: Bound, turns: Iterator[Any], first: int, places: Sequence[tuple[int, int]],
     rows: Any, *results: Any,
 ) -> None:  # fmt: skip
     """Let source and results be these arrays, and run the kernels."""
@@ -164,4 +174,4 @@ def _step(
     starts = [r.ctypes.data for r in results]
     for slot, (target, offset) in enumerate(places, first + 1):
         bound.move(slot, starts[target] + offset)
-    bound.run(packs)
+    bound.run(next(turns))

@@ -1,42 +1,63 @@
 """Kernels of the gated recurrent unit, in the form whose reset gate acts on the product.
 
 Dimension key: T steps, B sequences, I inputs, H states. Gates lie side by side in the order
-r, z, n: h = (1 - z) n + z h_before, n = tanh(x w_n + r (h_before u_n + b_n)).
+r, z, n: h = (1 - z) n + z h_before, n = tanh(x w_n + r (h_before u_n + b_n)). The products of
+the gradient of the weights are rows of their own.
 """
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpctrain.autograd import Spec
-from hpctrain.ops.lstm_kernel import thin_product
+from hpctrain.ops.dnnl_steps import Piece, StepProduct
+from hpctrain.ops.lstm_kernel import halves, thin_product
 
-__all__ = ["gru_backward", "gru_backward_scratch", "gru_forward", "gru_scratch"]
+__all__ = [
+    "BACK",
+    "GATES",
+    "gru_backward",
+    "gru_backward_scratch",
+    "gru_forward",
+    "gru_scratch",
+]
+
+
+def _gate_pieces(columns: int) -> Sequence[Piece]:
+    """Let r and z be gates, and n's product be by itself."""
+    width = columns // 3
+    gates = [
+        Piece(i * width, width, columns, i * width, adds=True, function="sigmoid")
+        for i in range(2)
+    ]
+    return [*gates, Piece(2 * width, width, width, target=1)]
+
+
+GATES = StepProduct(True, True, _gate_pieces)
+BACK = StepProduct(False, False, halves)
 
 
 def gru_scratch(x: Spec, h0: Spec) -> list[Spec]:
-    """Return the specs of the recurrent products and of a state, of one step."""
+    """Return the specs of a state, of the products of one step, and of bytes."""
     batch, width = h0.shape
-    return [h0.with_shape((batch, 3 * width)), h0]
+    weight = h0.with_shape((3 * width, width))
+    return [h0, h0.with_shape((batch, 3 * width)), *GATES.scratch(batch, weight)]
 
 
 def gru_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     """Write y, h_n, gates (after their functions) and inner, the n part of the products."""
     (x, h, w_x, w_h, b_x, b_h), (y, h_n, gates, inner) = ins, outs
-    product, state = scratch
-    rows, width = x.shape[0] * x.shape[1], h.shape[1]
-    flat = gates.reshape(rows, 3 * width)
-    xp.matmul(x.reshape(rows, x.shape[2]), w_x.T, out=flat)
-    xp.add(flat, b_x, out=flat)
+    state = scratch[0]
+    flat = gates.reshape(x.shape[0] * x.shape[1], w_x.shape[0])
+    xp.matmul(x.reshape(flat.shape[0], x.shape[2]), w_x.T, out=flat)
+    step = GATES.ready(xp, h.shape[0], w_h, b_h, scratch[-1])
+    if step is None:
+        step = _gate_step(xp, w_h, b_h, scratch[1])
+    h = xp.ascontiguousarray(h)
     for t in range(x.shape[0]):
         r, z, n = _thirds(gates[t])
-        r_z = gates[t][:, : 2 * width]
-        thin_product(xp, h, w_h, product)
-        xp.add(product, b_h, out=product)
-        xp.add(r_z, product[:, : 2 * width], out=r_z)
-        xp.multiply(r_z, 0.5, out=r_z)  # sigmoid(x) = (1 + tanh(x / 2)) / 2
-        xp.tanh(r_z, out=r_z)
-        xp.multiply(r_z, 0.5, out=r_z)
-        xp.add(r_z, 0.5, out=r_z)
-        inner[t] = product[:, 2 * width :]
+        xp.add(gates[t], b_x, out=gates[t])
+        step(h, gates[t], inner[t])
         xp.multiply(r, inner[t], out=state)
         xp.add(n, state, out=n)
         xp.tanh(n, out=n)
@@ -46,40 +67,52 @@ def gru_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     h_n[...] = h
 
 
-def gru_backward_scratch(x: Spec, h0: Spec) -> list[Spec]:
-    """Return the specs of gate gradients of both sides, former states, ones, two states."""
-    steps, (batch, width) = x.shape[0], h0.shape
-    gates = (steps, batch, 3 * width)
-    sizes = [gates, gates, (steps, batch, width), (1, steps * batch)]
-    return [*[h0.with_shape(s) for s in sizes], h0, h0]
+def _gate_step(xp: Any, w_h: Any, b_h: Any, product: Any) -> Callable[..., None]:
+    """Return the function that makes gates r and z, in place, and writes inner."""
+    both = 2 * (product.shape[1] // 3)
+
+    def step(h: Any, gates: Any, inner: Any) -> None:
+        r_z = gates[:, :both]
+        thin_product(xp, h, w_h, product)
+        xp.add(product, b_h, out=product)
+        inner[...] = product[:, both:]
+        xp.add(r_z, product[:, :both], out=r_z)
+        xp.multiply(r_z, 0.5, out=r_z)  # sigmoid(x) = (1 + tanh(x / 2)) / 2
+        xp.tanh(r_z, out=r_z)
+        xp.multiply(r_z, 0.5, out=r_z)
+        xp.add(r_z, 0.5, out=r_z)
+
+    return step
+
+
+def gru_backward_scratch(h0: Spec) -> list[Spec]:
+    """Return the specs of a state, and of bytes."""
+    batch, width = h0.shape
+    return [h0, h0, *BACK.scratch(batch, h0.with_shape((3 * width, width)))]
 
 
 def gru_backward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
-    """Write dx, dh0, dw_x, dw_h, db_x and db_h.
+    """Write the gradients of both sides of the gates before their functions, and dh0.
 
-    ``ins`` are the cotangents of y and h_n, then x, h0, w_x, w_h, then y, gates, inner.
+    ``ins`` are the cotangents of y and h_n, then h0, w_h, y, gates, inner. The sides are that
+    of the input, which may be written over the gates, and that of the state.
     """
-    dy, dh_n, x, h0, w_x, w_h, y, gates, inner = ins
-    dx, dh, dw_x, dw_h, db_x, db_h = outs
-    outer, recurrent, former, ones, *states = scratch
+    (dy, dh_n, h0, w_h, y, gates, inner), (outer, recurrent, dh) = ins, outs
     dh[...] = dh_n
-    for t in range(x.shape[0] - 1, -1, -1):
+    states = scratch[:2]
+    step = BACK.ready(xp, dh.shape[0], w_h, None, scratch[-1])
+    if step is None:
+        step = functools.partial(_back_product, xp, w_h)
+    for t in range(dy.shape[0] - 1, -1, -1):
         xp.add(dh, dy[t], out=dh)
         before = y[t - 1] if t else h0
         _step_back(xp, (gates[t], inner[t], before), (dh, outer[t], recurrent[t]), states)
-        xp.matmul(recurrent[t], w_h, out=states[0])
+        step(recurrent[t], states[0])
         xp.add(dh, states[0], out=dh)
-    if x.shape[0]:
-        former[0] = h0
-        former[1:] = y[:-1]
-    rows, width = x.shape[0] * x.shape[1], w_x.shape[0]
-    ones[...] = 1
-    to_x, to_h = outer.reshape(rows, width), recurrent.reshape(rows, width)
-    xp.matmul(to_x, w_x, out=dx.reshape(rows, x.shape[2]))
-    xp.matmul(to_x.T, x.reshape(rows, x.shape[2]), out=dw_x)
-    xp.matmul(to_h.T, former.reshape(rows, w_h.shape[1]), out=dw_h)
-    xp.matmul(ones, to_x, out=db_x[None])
-    xp.matmul(ones, to_h, out=db_h[None])
+
+
+def _back_product(xp: Any, w_h: Any, recurrent: Any, out: Any) -> None:
+    xp.matmul(recurrent, w_h, out=out)
 
 
 def _thirds(gates: Any) -> list[Any]:
@@ -89,25 +122,29 @@ def _thirds(gates: Any) -> list[Any]:
 
 
 def _step_back(xp: Any, given: Any, gradients: Any, states: Any) -> None:
-    """Turn dh of a step into the gradients of its gates, and leave dh z in ``dh``."""
+    """Turn dh of a step into the gradients of its gates, and leave dh z in ``dh``.
+
+    Every gate is read for the last time before its gradient is written.
+    """
     (gates, inner, before), (dh, outer, recurrent) = given, gradients
     r, z, n = _thirds(gates)
     dr, dz, dn = _thirds(outer)
-    width = r.shape[1]
+    hr, hz, hn = _thirds(recurrent)
     slope, term = states
     xp.subtract(1, z, out=slope)
-    xp.multiply(slope, z, out=term)
-    xp.multiply(term, dh, out=term)
-    xp.subtract(before, n, out=dz)
-    xp.multiply(dz, term, out=dz)
     xp.multiply(slope, dh, out=slope)
-    xp.multiply(n, n, out=term)
-    xp.subtract(1, term, out=term)
+    xp.multiply(slope, z, out=hz)
+    xp.subtract(before, n, out=term)
+    xp.multiply(hz, term, out=hz)
+    xp.subtract(1, n, out=term)
+    xp.multiply(slope, term, out=slope)
+    xp.add(1, n, out=term)
     xp.multiply(slope, term, out=dn)
-    xp.subtract(1, r, out=slope)
-    xp.multiply(slope, r, out=slope)
-    xp.multiply(slope, inner, out=slope)
-    xp.multiply(slope, dn, out=dr)
-    recurrent[:, : 2 * width] = outer[:, : 2 * width]
-    xp.multiply(dn, r, out=recurrent[:, 2 * width :])
     xp.multiply(dh, z, out=dh)
+    dz[...] = hz
+    xp.multiply(dn, r, out=hn)
+    xp.subtract(1, r, out=term)
+    xp.multiply(term, r, out=term)
+    xp.multiply(term, inner, out=term)
+    xp.multiply(term, dn, out=hr)
+    dr[...] = hr

@@ -175,15 +175,17 @@ def _gru_infer(specs: Sequence[Spec]) -> list[Spec]:
 
 
 def _gru_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+    x, h0, w_x, w_h, b_x, b_h = inputs
     y, _, gates, inner = outputs
     given = _given("gru", outputs, cotangents, 2)
-    return list(apply("gru_grad", *given, *inputs[:4], y, gates, inner))
+    outer, recurrent, dh0 = apply("gru_grad", *given, h0, w_h, y, gates, inner)
+    dw_x, dw_h = _to_weight(outer, x, w_x), _to_weight(recurrent, _former(h0, y), w_h)
+    db_x, db_h = _to_bias(outer, b_x), _to_bias(recurrent, b_h)
+    return [_to_input(outer, x, w_x), dh0, dw_x, dw_h, db_x, db_h]
 
 
 def _gru_grad_infer(specs: Sequence[Spec]) -> list[Spec]:
-    x, h0, w_x, w_h = specs[2:6]
-    bias = x.with_shape(w_x.shape[:1])
-    return [x, h0, w_x, w_h, bias, bias]
+    return [specs[5], specs[5], specs[1]]
 
 
 register(Primitive("lstm", "recurrent", _lstm_infer, lstm_forward, _lstm_vjp,
@@ -194,4 +196,5 @@ register(Primitive("lstm_grad", "recurrent", _lstm_grad_infer, lstm_backward,
 register(Primitive("gru", "recurrent", _gru_infer, gru_forward, _gru_vjp,
                    scratch=lambda s: gru_scratch(s[0], s[1])))  # fmt: skip
 register(Primitive("gru_grad", "recurrent", _gru_grad_infer, gru_backward,
-                   scratch=lambda s: gru_backward_scratch(s[2], s[3])))  # fmt: skip
+                   scratch=lambda s: gru_backward_scratch(s[1]),
+                   inplace=((5, 0),)))  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 from two_kernels import kernels, needs_dnnl, poisoned, run
 
 from hpctrain.autograd import Spec, primitive
-from hpctrain.ops.lstm_kernel import BACK, GATES
+from hpctrain.ops import gru_kernel, lstm_kernel
 
 pytestmark = [pytest.mark.serial, needs_dnnl]
 SIZES = [(3, 4, 5, 64), (5, 1, 3, 200), (2, 33, 7, 96), (1, 7, 4, 61)]
@@ -27,6 +27,24 @@ def lstm_gradient_inputs(t, b, i, h):
     return [*draw((t, b, h), (b, h), (b, h)), given[2], given[4], gates, cells]
 
 
+def gru_inputs(t, b, i, h):
+    return draw((t, b, i), (b, h), (3 * h, i), (3 * h, h), (3 * h,), (3 * h,))
+
+
+def gru_gradient_inputs(t, b, i, h):
+    given = gru_inputs(t, b, i, h)
+    with kernels("numpy"):
+        y, _, gates, inner = run("gru", given)
+    return [*draw((t, b, h), (b, h)), given[1], given[3], y, gates, inner]
+
+
+INPUTS = {
+    "lstm": lstm_inputs, "lstm_grad": lstm_gradient_inputs,
+    "gru": gru_inputs, "gru_grad": gru_gradient_inputs,
+}  # fmt: skip
+PRODUCTS = [lstm_kernel.GATES, lstm_kernel.BACK, gru_kernel.GATES, gru_kernel.BACK]
+
+
 def both(name, arrays):
     """Return the results of oneDNN and of NumPy."""
     fast = run(name, arrays)
@@ -41,34 +59,34 @@ def assert_near(fast, slow):
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize(
-    ("name", "inputs"), [("lstm", lstm_inputs), ("lstm_grad", lstm_gradient_inputs)]
-)
-def test_results_are_those_of_numpy(name, inputs, sizes):
-    assert_near(*both(name, inputs(*sizes)))
+@pytest.mark.parametrize("name", INPUTS)
+def test_results_are_those_of_numpy(name, sizes):
+    assert_near(*both(name, INPUTS[name](*sizes)))
 
 
-@pytest.mark.parametrize("product", [GATES, BACK])
-def test_small_steps_are_left_to_numpy(product):
-    assert product.scratch(4, Spec((256, 64), np.dtype(np.float32)))
-    assert not product.scratch(3, Spec((256, 64), np.dtype(np.float32)))
-    assert not product.scratch(4, Spec((256, 64), np.dtype(np.float64)))
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_small_steps_and_other_dtypes_are_left_to_numpy(product):
+    assert product.scratch(4, Spec((384, 48), np.dtype(np.float32)))
+    assert not product.scratch(3, Spec((384, 48), np.dtype(np.float32)))
+    assert not product.scratch(4, Spec((384, 48), np.dtype(np.float64)))
 
 
-def test_weights_and_states_of_any_strides_are_right():
-    given = lstm_inputs(3, 4, 5, 64)
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_weights_and_states_of_any_strides_are_right(name):
+    given = INPUTS[name](3, 6, 5, 64)
     turned = [np.asfortranarray(a) for a in given]
 
-    for have, want in zip(run("lstm", turned), run("lstm", given), strict=True):
+    for have, want in zip(run(name, turned), run(name, given), strict=True):
         np.testing.assert_array_equal(have, want)
 
 
 @pytest.mark.parametrize("provider", ["auto", "numpy"])
-def test_gradients_of_gates_may_be_written_over_the_gates(provider):
-    given = lstm_gradient_inputs(3, 4, 5, 64)
-    row, specs = primitive("lstm_grad"), [Spec.of(a) for a in given]
+@pytest.mark.parametrize("name", ["lstm_grad", "gru_grad"])
+def test_gradients_of_gates_may_be_written_over_the_gates(name, provider):
+    given = INPUTS[name](3, 6, 5, 64)
+    row, specs = primitive(name), [Spec.of(a) for a in given]
     with kernels(provider):
-        apart = run("lstm_grad", given)
+        apart = run(name, given)
         gates = given[5].copy()
         outs = [gates, *poisoned(row.infer(specs)[1:])]
         row.kernel(np, [*given[:5], gates, given[6]], outs, poisoned(row.scratch(specs)))
