@@ -160,6 +160,14 @@ def shard(config: Config) -> int:
     return config.exchange.shard if config.exchange.reproducible == "ranks" else 0
 
 
+def threads(config: Config) -> int:
+    """Return how many threads a rank is to have, 0 for as many as it has cores.
+
+    Products round differently on several threads: equal bits on any ranks need as many on all.
+    """
+    return config.device.threads or (1 if shard(config) else 0)
+
+
 def memory(config: Config) -> Memory:
     """Return what a step may keep for its backward part."""
     text = config.memory.budget

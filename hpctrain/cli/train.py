@@ -79,7 +79,7 @@ def _configured(argv: Sequence[str]) -> Config:
 
 
 def _train(config: Config, world: World) -> Outcome:
-    threads, cores = limit_threads(world.whole, config.device.threads)
+    threads, cores = limit_threads(world.whole, build.threads(config))
     dnnl.choose(config.device.kernels)
     device = backend.choose(config.device.kind, world.local_rank)
     mesh = pipeline.mesh_of(config, world)

@@ -40,6 +40,23 @@ def test_a_training_gives_the_same_on_every_number_of_ranks_and_leaves_its_files
     assert values(runs[0])["test_accuracy"] > 0.5  # 0.25 by chance
 
 
+def test_a_reproducible_run_leaves_the_same_bits_on_every_number_of_ranks(train, tmp_path):
+    settings = {
+        "exchange.reproducible": "ranks", "exchange.shard": 4, "run.epochs": 1,
+        "optim.momentum": 0.9,
+    }  # fmt: skip
+    found = []
+    for ranks in RANKS:
+        ended = train(ranks, **settings, run__name=f"bits{ranks}").end()
+        assert (ended.code, ended.err) == (0, "")
+        path = checkpoint.newest(tmp_path / "runs" / f"bits{ranks}" / "checkpoints")
+        arrays = checkpoint.load(path)[0]
+        found.append({n: a.tobytes() for n, a in arrays.items() if not n.startswith("ranks/")})
+
+    assert len(found[0]) == 8
+    assert [sorted(n for n in f if f[n] != found[0][n]) for f in found] == [[]] * len(RANKS)
+
+
 def test_equal_parameters_have_equal_right_answers_on_every_number_of_ranks(train, tmp_path):
     # So small a step changes nothing in float32.
     frozen = {"optim.lr": 1e-30, "run.epochs": 1, "run.seed": 3}
