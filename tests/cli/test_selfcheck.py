@@ -10,7 +10,10 @@ from hpctrain.parallel.exchange import Summed
 
 KEYS = {
     "peer", "workload", "ranks", "batch_per_rank", "ms_per_step", "samples_per_s",
-    "peak_rss_mb", "loss", "exposed_comm_ms", "first_step_ms",
+    "peak_rss_mb", "loss", "exposed_comm_ms", "first_step_ms", "path", "overlap",
+}  # fmt: skip
+FORECAST = {
+    "link_mb_per_s", "compute_ms", "predicted_ms", "best_ms", "backward_ms", "order"
 }  # fmt: skip
 
 
@@ -67,3 +70,25 @@ def test_a_benchmark_is_one_line_of_json(hpctrain, ranks):
     assert (line["workload"], line["ranks"], line["batch_per_rank"]) == ("mlp", ranks, 4)
     assert line["ms_per_step"] > 0 and line["loss"] > 0
     assert (line["exposed_comm_ms"] > 0) == (ranks > 1)
+    assert line["path"] == ("node" if ranks > 1 else "none")
+
+
+@pytest.mark.serial
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["planned", "backward", "forward"])
+def test_a_benchmark_over_messages_says_what_was_to_be_expected(hpctrain, order):
+    words = ["--path", "direct", "--overlap", "on", "--order", order, "--slice-mib", 2]
+    ended = hpctrain(2, "bench", "step", "mlp", "--steps", 2, "--batch", 4, *words).end()
+
+    assert (ended.code, ended.err) == (0, "")
+    line = json.loads(ended.out)
+    assert set(line) == KEYS | FORECAST
+    assert (line["path"], line["overlap"]) == ("direct", True)
+    assert all(line[key] > 0 for key in FORECAST - {"order"})
+    assert sorted(line["order"]) == list(range(len(line["order"]))) and len(line["order"]) > 8
+    assert line["order"] == sorted(line["order"]) or order != "forward"
+    # The best that is found is no worse, but for a thousandth that a simpler order may cost.
+    simple = min(line["predicted_ms"], line["backward_ms"])
+    assert line["compute_ms"] - 0.01 <= line["best_ms"] <= simple * 1.001 + 0.01
+    if order == "backward":
+        assert line["predicted_ms"] == line["backward_ms"]
