@@ -119,6 +119,9 @@ class Primitive:
     parts : callable ``(inputs, **attrs) -> sequence`` or None
         The same in smaller operations, from tensors to tensors, within rounding: where
         neighbours are fused that may be faster than ``kernel``.
+    part : callable ``(ins, start, stop, **attrs) -> ins or None`` or None
+        Arrays from which the same kernel computes rows ``start`` to ``stop`` (along axis 0)
+        of the only output; None if it cannot.
     onto : bool
         ``vjp`` takes one more argument, ``known``: for each input what later operations have
         given as its cotangent, or None. It returns their sum with its own, so that a loop
@@ -141,6 +144,7 @@ class Primitive:
     dense: Callable[..., bool] | None = None
     parts: Callable[..., Sequence[Any]] | None = None
     rows: Callable[..., int | None] | None = None
+    part: Callable[..., Sequence[Any] | None] | None = None
     onto: bool = False
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from hpctrain.errors import ShapeError
 from hpctrain.graph.ir import Node, describe_attrs
 from hpctrain.graph.plan import Plan
 from hpctrain.graph.pool import Pool
+from hpctrain.graph.strips import Strip
 
 __all__ = ["Executor"]
 
@@ -32,6 +33,8 @@ class Executor:
     device : Device
     pool : Pool, optional
         Where the arena is; shared with executors that do not run at the same time.
+    strips : sequence of Strip, optional
+        The steps, if some are carried out in strips: see `hpctrain.graph.strips`.
 
     Notes
     -----
@@ -45,7 +48,9 @@ class Executor:
         outputs: Mapping[int, Any] | None = None,
         device: backend.Device = backend.CPU,
         pool: Pool | None = None,
+        strips: Sequence[Strip] | None = None,
     ) -> None:
+        self._strips = strips or [Strip(place) for place in range(len(plan.graph.nodes))]
         self.plan = plan
         self.graph = plan.graph
         self.device = device
@@ -70,7 +75,7 @@ class Executor:
         for value, offset in self.plan.offsets.items():
             self._values[value] = self._cut(graph.specs[value], offset)
         self._moving = {*graph.inputs, *(graph.outputs[i] for i in self._free)}
-        self.steps = [self._step(place, node) for place, node in enumerate(graph.nodes)]
+        self.steps = [self._strip(strip) for strip in self._strips]
         # Inputs and outputs that change must not keep arrays of an earlier run alive.
         self._changing = tuple(self._moving)
 
@@ -80,6 +85,17 @@ class Executor:
 
     def _cut(self, spec: Spec, offset: int) -> Any:
         return self.arena[offset : offset + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+
+    def _strip(self, strip: Strip) -> Callable[[], None]:
+        """Make the call that carries out a node, or some rows of its output."""
+        node = self.graph.nodes[strip.node]
+        if strip.rows is None:
+            return self._step(strip.node, node)
+        attrs, (start, stop) = dict(node.attrs), strip.rows
+        assert node.row.part is not None, "only what can be divided is in strips"
+        ins = node.row.part([self._values[v] for v in node.inputs], start, stop, **attrs)
+        outs = [self._values[node.outputs[0]][start:stop]]
+        return partial(partial(node.row.kernel, self.device.module), ins, outs, [], **attrs)
 
     def _step(self, place: int, node: Node) -> Callable[[], None]:
         """Make the call that carries out one node."""
@@ -156,7 +172,7 @@ class Executor:
             self._values[leaf][...] = self._values[source]
 
     def _describe(self, place: int) -> str:
-        node = self.graph.nodes[place]
+        node = self.graph.nodes[self._strips[place].node]
         shapes = ", ".join(str(self.graph.specs[v]) for v in node.inputs)
         return f"{node.row.name}({shapes}){describe_attrs(node.attrs)}"
 

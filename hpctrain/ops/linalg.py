@@ -84,7 +84,17 @@ def _grad_b(a: Any, g: Any, transpose_a: bool, transpose_b: bool) -> Any:
     return matmul(a, g, not transpose_a, False)
 
 
-register(Primitive("matmul", "contract", _infer, _kernel, _vjp))
+def _part(
+    ins: Any, start: int, stop: int, transpose_a: bool = False, transpose_b: bool = False
+) -> list[Any] | None:
+    """Return the factors of some rows of a product of two matrices."""
+    a, b = ins
+    if a.ndim > 2 or b.ndim > 2:
+        return None
+    return [a[:, start:stop] if transpose_a else a[start:stop], b]
+
+
+register(Primitive("matmul", "contract", _infer, _kernel, _vjp, part=_part))
 
 
 def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:

@@ -11,6 +11,7 @@ from hpctrain.graph.execute import Executor
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.recent import Recent
 from hpctrain.graph.segments import cut
+from hpctrain.graph.strips import strips_of
 from hpctrain.parallel.program import Objective, training_plan
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Options, Work
@@ -33,6 +34,8 @@ class BoundStep:
         Working memory, for all shapes together.
     options : Options
         What may be kept for the backward part, and whether kernels are fused.
+    early : bool
+        Compute large gradients in strips, slice by slice, so that the first can leave early.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class BoundStep:
         specs: Any,
         pool: Pool,
         options: Options,
+        early: bool = False,
     ) -> None:
         flat = state.flat
         self.state = state
@@ -62,12 +66,16 @@ class BoundStep:
         self.correct = backend.empty((), flat.dtype, state.device)
         outputs = [self.losses, self.correct, *(t.grad.value for t in state.trained)]
         leaves = [t.value for t in state.leaves]
-        self.run = Executor(self.plan, leaves, dict(enumerate(outputs)), state.device, pool)
+        rows = {graph.outputs[2 + p]: r for p, r in flat.row_cuts().items()} if early else {}
+        strips = strips_of(self.plan, {value: r.edges for value, r in rows.items()})
+        outs = dict(enumerate(outputs))
+        self.run = Executor(self.plan, leaves, outs, state.device, pool, strips)
         where = flat.where()
         leaf_of = dict(zip((id(t) for t in state.leaves), graph.leaves, strict=True))
         read = {leaf_of[id(t)]: w for t, w in zip(state.trained, where, strict=True)}
         self.items: dict[str, Any] = {}  # of a part of a step, by its role
-        self.segments = cut(self.plan, read, dict(zip(graph.outputs[2:], where, strict=True)))
+        written = dict(zip(graph.outputs[2:], where, strict=True))
+        self.segments = cut(self.plan, read, written, strips, lambda v, s: rows[v].slices(s))
 
     def feed(self, work: Work, step: int, scale: float = 1.0) -> None:
         """Set the inputs of the run of ``step``, and let random draws go by it.
@@ -102,21 +110,26 @@ class BoundSteps:
     objective : Objective
     state : ModelState
     options : Options
+    early : bool
+        See `BoundStep`.
 
     Notes
     -----
     Only one of them may run at a time. A step that was dropped goes on if it is under way.
     """
 
-    def __init__(self, objective: Objective, state: ModelState, options: Options) -> None:
+    def __init__(
+        self, objective: Objective, state: ModelState, options: Options, early: bool = False
+    ) -> None:
         self._objective, self._state, self._options = objective, state, options
+        self._early = early
         self._kept: Recent[BoundStep] = Recent()
         self._pool, self._calls = Pool(), 0
 
     def get(self, specs: Any) -> BoundStep:
         """Return what runs batches of ``specs``; captured anew if it is not there."""
         self._calls += 1
-        parts = self._objective, self._state, specs, self._pool, self._options
+        parts = self._objective, self._state, specs, self._pool, self._options, self._early
         return self._kept.get(specs, partial(BoundStep, *parts))
 
     def first(self) -> BoundStep:

@@ -125,7 +125,7 @@ class DataParallel:
         self._actions = Actions(
             state, self.optimizer, self.schedule, options, self._exchange, self.way.sums, norms
         )
-        self._bound = BoundSteps(self.objective, state, options)  # one runs at a time
+        self._bound = BoundSteps(self.objective, state, options, self.way.early(options))
 
     @property
     def meter(self) -> Meter:

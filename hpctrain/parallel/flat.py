@@ -18,7 +18,7 @@ from hpctrain import backend
 from hpctrain.autograd import Tensor
 from hpctrain.errors import ShapeError
 
-__all__ = ["RIDER_BYTES", "FlatParameters", "Slice", "make_offsets", "make_slices"]
+__all__ = ["RIDER_BYTES", "FlatParameters", "RowCuts", "Slice", "make_offsets", "make_slices"]
 
 RIDER_BYTES = 64  # room for 16 numbers in float32, 8 in float64
 
@@ -31,6 +31,30 @@ class Slice:
     start: int
     stop: int
     parameters: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowCuts:
+    """A parameter that lies in several slices, by rows.
+
+    Attributes
+    ----------
+    edges : tuple of int
+        Rows before which a slice has all that it needs of the parameter.
+    spans : tuple of (slice, start, stop)
+        The slices with the elements of the parameter that lie in them.
+    width : int
+        Elements of a row.
+    """
+
+    edges: tuple[int, ...]
+    spans: tuple[tuple[int, int, int], ...]
+    width: int
+
+    def slices(self, rows: tuple[int, int]) -> set[int]:
+        """Return the slices in which these rows lie."""
+        first, end = rows[0] * self.width, rows[1] * self.width
+        return {index for index, start, stop in self.spans if start < end and stop > first}
 
 
 def make_offsets(sizes: Sequence[int], itemsize: int) -> tuple[list[int], int]:
@@ -200,6 +224,20 @@ class FlatParameters:
             for place in piece.parameters:
                 found[place].append(piece.index)
         return [tuple(f) for f in found]
+
+    def row_cuts(self) -> dict[int, RowCuts]:
+        """Return, by place, how parameters that lie in several slices are cut by rows."""
+        found = {}
+        for place, indices in enumerate(self.where()):
+            size, shape = self.sizes[place], self.tensors[place].shape
+            if len(indices) < 2 or not shape:
+                continue
+            width, at = size // shape[0], self.offsets[place]
+            pieces = [self.slices[index] for index in indices]
+            spans = [(p.index, max(p.start - at, 0), min(p.stop - at, size)) for p in pieces]
+            edges = {-(-stop // width) for _, _, stop in spans} - {shape[0]}
+            found[place] = RowCuts(tuple(sorted(edges)), tuple(spans), width)
+        return found
 
     def runs(self, piece: Slice, factors: Sequence[tuple[float, float]]) -> list[Any]:
         """Cut a slice where the factors of its parameters change.

@@ -63,6 +63,14 @@ class Way:
             return "server"
         return self.path.kind if self.path else "none" if self.transport is None else "mpi"
 
+    def early(self, options: Options) -> bool:
+        """Return whether large gradients had better be computed slice by slice.
+
+        Over a link they leave sooner by that. Products in strips may round differently, so not
+        where bits must not depend on the size of the slices.
+        """
+        return self.link is not None and options.overlap and not options.shard
+
     def free(self) -> None:
         """Free what the path stands on; collective; its buffers must not be used afterwards."""
         if self.path is not None:
