@@ -3,18 +3,46 @@
 Rows of logits are taken in blocks that stay in cache.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpctrain.autograd import Primitive, Spec, apply, register
-from hpctrain.ops.blocks import room, row_block_rows, row_blocks
+from hpctrain.ops.blocks import BLOCK, room, rows_per_block, spans
 from hpctrain.ops.rules import check_ids, floating, need, tensors
 
 __all__ = ["softmax_cross_entropy"]
 
 
+# Elements of a block: with its exponentials it takes a quarter of a 2 MiB level-2 cache, and
+# calls cost nothing beside it; half as many take 1.1 times as long.
+_BLOCK = 4 * BLOCK
+
+
 def _row_scratch(specs: Sequence[Spec], **_: Any) -> list[Spec]:
-    return [specs[0].with_shape((row_block_rows(specs[0].shape) * specs[0].shape[-1],))]
+    width = specs[0].shape[-1]
+    rows = min(_rows(width), specs[0].size // max(width, 1))
+    return [specs[0].with_shape((rows * width,)), specs[0].with_shape((width,))]
+
+
+def _rows(width: int) -> int:
+    return rows_per_block(width, _BLOCK)
+
+
+def _spans(xp: Any, x: Any) -> Iterator[slice]:
+    """Cut the rows of ``x`` into blocks; for a GPU into one."""
+    return spans(len(x), _rows(x.shape[1]) if xp is np else max(len(x), 1))
+
+
+def _reach(dtype: Any) -> float:
+    """Return r such that sums of exponentials from exp(-2 r) to exp(2 r) are accurate.
+
+    Half of the exponents of the dtype are left for their terms, and for what multiplies
+    them. Numbers of 16 bits have none to spare.
+    """
+    return math.log(float(np.finfo(dtype).max)) / 4 if dtype.itemsize > 2 else 0.0
 
 
 def _xent_infer(specs: Sequence[Spec]) -> list[Spec]:
@@ -26,20 +54,50 @@ def _xent_infer(specs: Sequence[Spec]) -> list[Spec]:
 
 
 def _xent(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
-    """Write the loss, the largest logit, and the sum of ``exp(x - largest)`` of each row."""
+    """Write the loss, and for each row a number and the sum of ``exp(x - number)``.
+
+    The number is 0 where that sum can be computed, so that logits are read once; else it is
+    the largest logit.
+    """
     logits, labels = ins
     check_ids(xp, "softmax_cross_entropy", labels, logits.shape[-1])
-    flat = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    for x, label, loss, peak, total in row_blocks(xp, *flat, *(o.reshape(-1) for o in outs)):
-        e = room(xp, x, scratch[0])
-        xp.max(x, axis=1, out=peak)
-        # Without the maximum exp would overflow.
-        xp.subtract(x, peak[:, None], out=e)
-        chosen = e[xp.arange(len(label)), label]
-        xp.exp(e, out=e)
-        xp.add.reduce(e, axis=1, out=total)
-        xp.log(total, out=loss)
-        xp.subtract(loss, chosen, out=loss)
+    x, label = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    loss, peak, total = (o.reshape(-1) for o in outs)
+    _add_exponentials(xp, x, peak, total, scratch)
+    chosen = x[xp.arange(len(label)), label] - peak
+    # Of log(total) - chosen, with both large, little would be left.
+    near = xp.clip(chosen, -_reach(x.dtype), _reach(x.dtype))
+    xp.multiply(total, xp.exp(-near), out=loss)
+    xp.log(loss, out=loss)
+    xp.subtract(loss, chosen - near, out=loss)
+
+
+def _add_exponentials(xp: Any, x: Any, peak: Any, total: Any, scratch: Any) -> None:
+    """Write peak and total of each row."""
+    peak[...] = 0
+    if xp is not np:
+        _add_shifted(xp, x, peak, total, scratch[0])
+        return
+    ones, low, high = scratch[1], math.exp(-2 * _reach(x.dtype)), math.exp(2 * _reach(x.dtype))
+    ones[...] = 1
+    with np.errstate(over="ignore"):
+        for rows in _spans(np, x):
+            e = room(np, x[rows], scratch[0])
+            np.exp(x[rows], out=e)
+            # A product for each row, not one for all: a row's bits are its own.
+            np.vecdot(e, ones, out=total[rows])
+    for row in np.flatnonzero(~((total > low) & (total < high))):
+        one = slice(row, row + 1)
+        _add_shifted(np, x[one], peak[one], total[one], scratch[0])
+
+
+def _add_shifted(xp: Any, x: Any, peak: Any, total: Any, scratch: Any) -> None:
+    """Write the largest of each row, and the sum of the exponentials of what is below it."""
+    e = room(xp, x, scratch)
+    xp.max(x, axis=1, out=peak)
+    xp.subtract(x, peak[:, None], out=e)
+    xp.exp(e, out=e)
+    xp.add.reduce(e, axis=1, out=total)
 
 
 def _xent_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
@@ -59,14 +117,18 @@ def _xent_grad_infer(specs: Sequence[Spec]) -> list[Spec]:
 def _xent_grad(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     """Write ``(exp(logits - peak) / total - one_hot(labels)) * dloss``."""
     classes = ins[0].shape[-1]
-    vectors = (v.reshape(-1) for v in ins[1:])
-    for x, out, label, peak, total, g in row_blocks(
-        xp, ins[0].reshape(-1, classes), outs[0].reshape(-1, classes), *vectors
-    ):
-        xp.subtract(x, peak[:, None], out=out)
-        xp.exp(out, out=out)
-        xp.multiply(out, (g / total)[:, None], out=out)
-        out[xp.arange(len(label)), label] -= g
+    x, out = ins[0].reshape(-1, classes), outs[0].reshape(-1, classes)
+    label, peak, total, g = (v.reshape(-1) for v in ins[1:])
+    factor = (g / total)[:, None]
+    for rows in _spans(xp, x):
+        shift, to = peak[rows, None], out[rows]
+        if xp is np and not shift.any():
+            np.exp(x[rows], out=to)
+        else:
+            xp.subtract(x[rows], shift, out=to)
+            xp.exp(to, out=to)
+        xp.multiply(to, factor[rows], out=to)
+    out[xp.arange(len(label)), label] -= g
 
 
 def _xent_grad_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
@@ -122,6 +184,10 @@ def softmax_cross_entropy(logits: Any, labels: Any) -> Any:
     Notes
     -----
     Kept for the gradient: the logits and two numbers for each row, not the probabilities.
+    Logits are read once, and so are they for the gradient, if the sum of their exponentials
+    is in the middle half of the exponents of their dtype (for float32, from 1e-19 to 1e19);
+    rows for which it is not are read twice more. (1120, 10000), float32, one Sapphire Rapids
+    core: 11 and 10 ms; with the largest logit of every row found first, 16 and 16.
     """
     (logits,), (labels,) = tensors(logits), tensors(labels)
     if labels.dtype.kind == "f":
