@@ -1,7 +1,6 @@
 """From a configuration to a pipeline: refusals, the mesh, and the step of one rank."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hpctrain import engine
@@ -128,8 +127,9 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     options = build.options(config, overlaps(place.traffic, world, place.cores), pause_s)
     schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
     way = way_of(place.traffic, world, state, summing(options), group=mesh.data)
-    way = replace(way, log=place.log)
     step = Pipeline(model, state, optimizer, schedule, lanes_, mesh, options, way)
+    # Stages have other numbers of slices, so that only the messages between them are watched.
+    step.moves.log = place.log
     step.prepare(*specs)
     return step
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpctrain import backend
 from hpctrain.comm.group import Group
+from hpctrain.comm.progress import Log
 from hpctrain.comm.request import Handle
 from hpctrain.parallel.actions import Actions, Turn
 from hpctrain.parallel.bound import DRAWS
@@ -77,6 +78,8 @@ class PipelineActions(Actions):
         Start, end and seconds of work of each step that nobody has taken yet.
     recorder : Recorder or None
         Gets a span for each action while it is enabled, on one track for each stage.
+    log : Log or None
+        Is told of the actions of each step, so that a rank that waits too long is seen.
     """
 
     def join(self, line: Group, parcels: Parcels, ties: Ties) -> None:
@@ -99,6 +102,7 @@ class PipelineActions(Actions):
         self.timed: list[Timed] = []
         self.steps: dict[int, tuple[float, float, float]] = {}
         self.recorder: Recorder | None = None
+        self.log: Log | None = None
         self._now: list[Timed] = []
 
     def counted(self) -> list[Slice]:
@@ -111,6 +115,10 @@ class PipelineActions(Actions):
         self._tally[...] = 0
         self._now = []
         self._done.clear()
+        if self.log is not None:
+            if not self.log.started:
+                self.log.first_step = move.number
+            self.log.posted(0, "messages between stages")
         self._parcels.expect(move.expected, move.boxes)
 
     def arrive(self, move: Move, _: int) -> Handle:
@@ -196,6 +204,8 @@ class PipelineActions(Actions):
         """Write what travels with the gradient, and end the step's actions."""
         if not self.options.overlap:
             self._parcels.settle_all()
+        if self.log is not None:
+            self.log.completed(0)
         self._tally[STOP] = turn.stop
         self._sent[:RIDERS] = self._tally
         self.timed = self._now
@@ -264,6 +274,8 @@ class PipelineActions(Actions):
         assert move.action is not None, "an action is timed"
         action, ended = move.action._replace(kind=kind), perf_counter_ns()
         self._now.append(Timed(action, began * 1e-9, ended * 1e-9))
+        if self.log is not None:
+            self.log.waiting(0)  # for what the next action needs, from now on
         if self.recorder is not None and self.recorder.enabled:
             name = f"{kind}{action.micro}"
             self.recorder.span(f"stage {action.stage}", name, began, ended)
