@@ -150,18 +150,19 @@ def _model(
     def start(net: Block) -> None:
         drawn.update(start_hollow(net.collect_params(), device, seed, precision))
 
-    def cut() -> tuple[StagedModel, Mapping[str, Any]]:
-        net, goal = build.objective(config, loader, device, start=start)
-        parameters = net.collect_params()
-        for name in drawn:
-            hollow(parameters[name])
-        samples = _samples(loader, mesh)
-        most = most_samples(samples, layout.micro_batches)
-        inputs, targets = (of_samples(s, most) for s in build.batch_specs(loader, samples))
-        found = StagedModel(goal, parameters, layout, (inputs, targets), device=device)
-        return found, parameters
-
-    model, parameters = agreed(world.control, cut)
+    net, goal = agreed(
+        world.control, lambda: build.objective(config, loader, device, start=start)
+    )
+    parameters = net.collect_params()
+    for name in drawn:
+        hollow(parameters[name])
+    samples = _samples(loader, mesh)
+    most = most_samples(samples, layout.micro_batches)
+    inputs, targets = (of_samples(s, most) for s in build.batch_specs(loader, samples))
+    timed = layout.balance == "time"
+    model = StagedModel(
+        goal, parameters, layout, (inputs, targets), world.control, device, timed
+    )
     for name, parameter in parameters.items():
         mine = mesh.place.pipeline in model.homes(name)
         if mine and name in drawn:

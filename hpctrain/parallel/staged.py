@@ -16,6 +16,7 @@ from hpctrain.graph.capture import capture
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.marks import GROUP
 from hpctrain.parallel.cut_graph import cut_graph, cut_where, network_of, stage_graph
+from hpctrain.parallel.node_times import measured_seconds
 from hpctrain.parallel.pipeline_schedule import PipelineSchedule, schedule
 from hpctrain.parallel.pipeline_times import peak_formula
 from hpctrain.parallel.program import Objective
@@ -78,9 +79,10 @@ class StagedModel:
     specs : (specs of the inputs, specs of the targets)
         Of the largest micro-batch.
     group : Group, optional
-        Ranks that must cut alike: those of its rank 0 count.
-    seconds : sequence of float
-        Measured time of each node; estimated if not given.
+        Ranks that must cut alike: what its rank 0 finds counts. Collective.
+    device : Device
+    timed : bool
+        Measure the time of each operation; otherwise it is estimated.
 
     Raises
     ------
@@ -96,12 +98,17 @@ class StagedModel:
         specs: Specs,
         group: Group | None = None,
         device: Device = CPU,
-        seconds: Sequence[float] = (),
+        timed: bool = False,
     ) -> None:
         self.objective, self.layout, self.device = objective, layout, device
         self.names = list(parameters)
         self.tensors = [p.data() for p in parameters.values()]
         graph = self._captured(specs, training=True)
+        seconds: Sequence[float] = ()
+        if timed and (group is None or group.rank == 0):
+            seconds = measured_seconds(graph, device)
+        if timed and group is not None:
+            seconds = group.bcast_obj(list(seconds), 0)
         kept = layout.kept() if layout.balance == "memory" else ()
         self.graph, self.cut = cut_graph(graph, layout.stages, layout.balance, seconds, kept)
         if group is not None:
