@@ -1,6 +1,6 @@
 """The way of the gradients of a model: a path for their buffers, and the buffers on it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,7 @@ def connect(
     sums = _sums(flat, options, buffer)
     if sums is None and buffer is not None:
         flat.move(grads=buffer)
-    link = _link(path, in_flight)
+    link = _link(group, path, in_flight)
     rows = None
     if on_host and not options.sharded:  # a rank that updates a part has no use for all rows
         path.groups.insert(0, group.dup())
@@ -160,12 +160,17 @@ def connect(
     return Way(path.transport, sums, path, codec, rows, link)
 
 
-def _link(path: paths.Path, in_flight: int) -> Link | None:
-    """Measure what connects the ranks, unless all share memory."""
+def _link(group: Group, path: paths.Path, in_flight: int) -> Link | None:
+    """Measure what connects the ranks of ``group``, unless all share memory; equal on all."""
     across = path.groups[-1]
     if path.kind == "node" and len(path.groups) == 1:
         return None  # before the group for rows is added
-    return measure(across, 1 if across.size == 2 else 2, in_flight)
+    mine = measure(across, 1 if across.size == 2 else 2, in_flight)
+    # The ranks of a host measure in groups of their own, but plan one order together.
+    worst = np.array([mine.latency_s, -mine.bytes_per_s, mine.cpu_s_per_byte])
+    group.allreduce(worst, "max", name="link")
+    latency, rate, cpu = (float(number) for number in worst)
+    return replace(mine, latency_s=latency, bytes_per_s=-rate, cpu_s_per_byte=cpu)
 
 
 def _sent_dtype(flat: FlatParameters, options: Options) -> np.dtype[Any]:

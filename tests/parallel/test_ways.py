@@ -170,6 +170,23 @@ def test_between_hosts_goes_the_part_of_a_rank_in_the_bytes_of_its_codec(world, 
     left(way, state)
 
 
+def test_all_ranks_know_the_same_link(world, hosts, monkeypatch):
+    """Ranks of one host measure it in groups of their own, but have to agree on an order."""
+    mine = [Link(1e-3 * (r + 1), 1e8 / (r + 1), 4, 0.0, 1e-9 * r) for r in range(world.size)]
+
+    def measure(group, rounds, in_flight):
+        return mine[group.bcast_obj(world.rank, 0)]
+
+    monkeypatch.setattr(ways, "measure", measure)
+    state = model_state()
+
+    way = connect("node", world, state, Options())
+
+    assert (way.link is not None) == (len(set(hosts)) > 1)
+    assert len(set(world.allgather_obj(repr(way.link)))) == 1
+    left(way, state)
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
     ("kind", "name", "said"),
