@@ -113,10 +113,6 @@ class Actions:
         """Return a slice by its number."""
         return self.state.flat.slices[index]
 
-    def counted(self) -> list[Slice]:
-        """Return the slices that this rank counts in the norm of the gradient."""
-        return self.state.flat.slices
-
     def feed(self, turn: Turn, _: int) -> None:
         """Set the inputs of a part."""
         assert turn.bound is not None, "a part with samples is bound"
@@ -191,7 +187,7 @@ class Actions:
     def measure(self, turn: Turn, _: int) -> None:
         """Find the sum of the squares of this rank's part of the gradient."""
         riders = len(self.state.flat.riders)
-        spans = [self.exchange_of.own(piece) for piece in self.counted()]
+        spans = [self.exchange_of.own(piece) for piece in self.state.flat.slices]
         self._squares[:] = 0
         self._squares[self._place] = sum(
             sum_of_squares(self._grads[max(a, riders) : b]) for a, b in _joined(spans)

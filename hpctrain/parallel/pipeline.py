@@ -33,7 +33,8 @@ from hpctrain.parallel.exchange import exchange_by
 from hpctrain.parallel.micro import micro_batches, most_samples
 from hpctrain.parallel.parcels import Parcels
 from hpctrain.parallel.pieces import of_samples
-from hpctrain.parallel.pipeline_actions import Move, PipelineActions, Ties
+from hpctrain.parallel.pipeline_actions import PipelineActions
+from hpctrain.parallel.pipeline_moves import Move, Ties
 from hpctrain.parallel.pipeline_recipe import Deed, deeds, end_items
 from hpctrain.parallel.pipeline_schedule import Action
 from hpctrain.parallel.pipeline_stages import RankStages
@@ -144,7 +145,8 @@ class Pipeline(DataParallel):
                     groups[own[place]] = group
                     if self.rank != homes[0]:
                         elsewhere.add(own[place])
-        return Ties(groups, frozenset(elsewhere))
+        numbers = tuple(map(self.model.names.index, self.state.names))
+        return Ties(groups, frozenset(elsewhere), numbers, len(self.model.names))
 
     def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
         """Plan the stages for a shape of batch, that of one replica; collective at first."""

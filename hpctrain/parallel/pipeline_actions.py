@@ -1,7 +1,5 @@
 """What the items of a pipeline's step do: the verbs of `hpctrain.parallel.pipeline_recipe`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
@@ -11,60 +9,17 @@ from hpctrain import backend
 from hpctrain.comm.group import Group
 from hpctrain.comm.progress import Log
 from hpctrain.comm.request import Handle
+from hpctrain.optim import sum_of_squares
 from hpctrain.parallel.actions import Actions, Turn
 from hpctrain.parallel.bound import DRAWS
 from hpctrain.parallel.bound_stage import BoundStage, Span
-from hpctrain.parallel.flat import Slice
 from hpctrain.parallel.parcels import Parcels
-from hpctrain.parallel.pipeline_recipe import Berth
-from hpctrain.parallel.pipeline_schedule import Action
+from hpctrain.parallel.pipeline_moves import Move, Ties
 from hpctrain.parallel.pipeline_times import Span as Timed
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, RIDERS, STOP
 from hpctrain.trace import Recorder
 
-__all__ = ["Move", "PipelineActions", "Ties"]
-
-
-@dataclass(frozen=True, slots=True)
-class Move(Turn):
-    """What one item of a pipeline's step is about.
-
-    Attributes
-    ----------
-    action : Action or None
-    stage : BoundStage or None
-        Of the action, for the shape of its micro-batch.
-    slot : int
-        Where the stage keeps the micro-batch.
-    inbox, outbox : Berth or None
-    expected : mapping of int to sequence of int
-        For the first item: bytes of the messages that will come, by rank.
-    boxes : int
-    """
-
-    action: Action | None = None
-    stage: BoundStage | None = None
-    slot: int = 0
-    inbox: Berth | None = None
-    outbox: Berth | None = None
-    expected: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    boxes: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Ties:
-    """Parameters that are on several ranks of a pipeline.
-
-    Attributes
-    ----------
-    groups : mapping of int to Group
-        By the slice of such a parameter: the ranks that have it.
-    elsewhere : frozenset of int
-        Those of these slices that an earlier rank counts in the norm of the gradient.
-    """
-
-    groups: Mapping[int, Group] = field(default_factory=dict)
-    elsewhere: frozenset[int] = frozenset()
+__all__ = ["PipelineActions"]
 
 
 class PipelineActions(Actions):
@@ -94,6 +49,7 @@ class PipelineActions(Actions):
         """
         flat = self.state.flat
         self._line, self._parcels, self._ties = line, parcels, ties
+        self._squares = np.zeros(ties.count)
         self._told = np.zeros(RIDERS)
         self._tying: dict[int, Handle] = {}
         self._telling = Handle()
@@ -105,10 +61,19 @@ class PipelineActions(Actions):
         self.log: Log | None = None
         self._now: list[Timed] = []
 
-    def counted(self) -> list[Slice]:
-        """Return the slices that this rank counts in the norm."""
-        elsewhere = self._ties.elsewhere
-        return [piece for piece in self.state.flat.slices if piece.index not in elsewhere]
+    def measure(self, turn: Turn, _: int) -> None:
+        """Find the sums of the squares of this rank's parameters.
+
+        One by one, so that their sum does not depend on where the model is cut.
+        """
+        self._squares[:] = 0
+        flat = self.state.flat
+        for piece in flat.slices:
+            first, end = self.exchange_of.own(piece)
+            for place in piece.parameters if piece.index not in self._ties.elsewhere else ():
+                a, b = flat.offsets[place], flat.offsets[place] + flat.sizes[place]
+                part = self._grads[max(a, first) : max(first, min(b, end))]
+                self._squares[self._ties.numbers[place]] += sum_of_squares(part)
 
     def open(self, move: Move, _: int) -> None:
         """Begin a step."""
