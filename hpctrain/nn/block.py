@@ -2,8 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,14 @@ from hpctrain.autograd.bind import EAGER
 from hpctrain.autograd.mode import interpreted_by
 from hpctrain.backend import Device
 from hpctrain.errors import ConfigError, ShapeError
-from hpctrain.graph.marks import as_region
+from hpctrain.graph.marks import GROUP, as_region, marked
 from hpctrain.nn.files import load, save
+from hpctrain.nn.hook import Hook
 from hpctrain.nn.naming import Scope
 from hpctrain.nn.parameter import Parameter
 from hpctrain.nn.parameter_dict import ParameterDict
 
 __all__ = ["Block", "Hook"]
-
-
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """A registered hook; `detach` takes it away."""
-
-    hooks: dict[int, Callable[..., None]]
-    key: int
-
-    def detach(self) -> None:
-        """Take the hook away, if it is still there."""
-        self.hooks.pop(self.key, None)
 
 
 class Block:
@@ -51,6 +39,7 @@ class Block:
 
     _members: dict[str, "Block | Parameter"]
     _region = False  # set by `hpctrain.nn.recompute`
+    _stage: int | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make room for parts, so that attributes may be set before ``__init__`` of Block."""
@@ -211,7 +200,8 @@ class Block:
     def _run(self, *args: Any) -> Any:
         if not self._ready:
             self._complete(args)
-        return as_region(self.forward, *args) if self._region else self.forward(*args)
+        with nullcontext() if self._stage is None else marked(**{GROUP: self._stage}):
+            return as_region(self.forward, *args) if self._region else self.forward(*args)
 
     def _complete(self, args: Sequence[Any]) -> None:
         """See that the shapes of the block's own parameters are known."""
@@ -260,6 +250,16 @@ class Block:
         for parameter in self.collect_params().values():
             parameter.reset_ctx(ctx)
         self.apply(Block._changed)
+
+    def to_stage(self, number: int) -> "Block":
+        """Let the block run on a stage of a pipeline, wherever it is trained in stages.
+
+        Of blocks inside of each other the inner one counts. The stages are numbered in the
+        order in which the model comes to them; to be called before the first step.
+        """
+        self._stage = number
+        self._changed()
+        return self
 
     def save_parameters(self, path: str | Path) -> None:
         """Write all parameters to a NumPy archive; see `hpctrain.nn.files.save`."""
