@@ -63,6 +63,7 @@ def one_host(size):
     return SimpleNamespace(size=size, local_size=size)
 
 
+@pytest.mark.serial
 def test_settings_are_those_of_the_configuration():
     words = {
         "path": "direct", "wire": "topk", "slice_mib": 0.5, "in_flight": 3,
@@ -74,6 +75,7 @@ def test_settings_are_those_of_the_configuration():
     assert Traffic.of(Config()) == Traffic()
 
 
+@pytest.mark.serial
 def test_the_lane_of_the_exchange_is_ordered_and_looks_as_often_as_was_found():
     lanes = lanes_for(Traffic(in_flight=3, pause_s=0.01), readers=2)
 
@@ -84,6 +86,7 @@ def test_the_lane_of_the_exchange_is_ordered_and_looks_as_often_as_was_found():
     assert lanes_for(Traffic())["comm"].pause_s == PAUSE_S
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("cores", [0.5, 1, 4])
 @pytest.mark.parametrize("world", [one_host(1), one_host(4), two_hosts(4)])
 def test_an_overlap_that_was_chosen_is_kept(world, cores):
@@ -91,6 +94,7 @@ def test_an_overlap_that_was_chosen_is_kept(world, cores):
     assert not overlaps(Traffic(overlap="off"), world, cores)
 
 
+@pytest.mark.serial
 def test_ranks_overlap_by_themselves_between_hosts_or_with_a_core_for_each():
     auto = Traffic()
 
@@ -124,6 +128,7 @@ def test_ranks_that_share_cores_unevenly_go_by_the_fewest(world, spare):
     assert found.cores == 1 / world.size
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     ("mib", "fitted", "width", "expected"),
     [

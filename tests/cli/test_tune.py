@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from hpctrain import nn
+from hpctrain.cli import tune
 from hpctrain.cli.exchange import Traffic
-from hpctrain.cli.tune import IN_FLIGHT, MARGIN, SLICES, candidates, search, tuned
+from hpctrain.cli.tune import IN_FLIGHT, MARGIN, SLICES, Bench, candidates, search, tuned
 from hpctrain.comm.group import Group
+from hpctrain.comm.timeline import Link
+from hpctrain.optim import Adam
+from hpctrain.parallel import ways
+from hpctrain.parallel.program import Objective, count_correct
+from hpctrain.parallel.work import Options, Work
 from hpctrain.train import checkpoint
 
 START = Traffic(slice_mib=4.0, in_flight=4, pause_s=2e-4)
 FACTS = {"model": "mlp", "ranks": 2, "batch": ["float32[8, 4]"]}
+PATHS = ("direct", "mpi", "node")
 SETTINGS = ("path", "overlap", "slice_mib", "in_flight")
 
 
@@ -24,6 +32,7 @@ def values(setting, best, several_hosts=True):
     return [getattr(t, setting) for t in found]
 
 
+@pytest.mark.serial
 def test_everything_that_is_open_is_tried_once():
     assert values("path", START) == ["direct", "mpi"]
     assert values("overlap", START) == ["on", "off"]
@@ -33,6 +42,7 @@ def test_everything_that_is_open_is_tried_once():
     assert values("in_flight", replace(START, in_flight=16)) == list(IN_FLIGHT)
 
 
+@pytest.mark.serial
 def test_a_size_that_goes_by_the_model_is_tried_against_fixed_ones():
     fitted = replace(START, fitted=True)
 
@@ -42,16 +52,19 @@ def test_a_size_that_goes_by_the_model_is_tried_against_fixed_ones():
     assert all(traffic.fitted for traffic in candidates("path", fitted, False))
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("path", ["node", "mpi", "direct"])
 def test_a_path_that_was_chosen_stays(path):
     assert values("path", replace(START, path=path)) == []
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("overlap", ["on", "off"])
 def test_an_overlap_that_was_chosen_stays(overlap):
     assert values("overlap", replace(START, overlap=overlap)) == []
 
 
+@pytest.mark.serial
 def test_how_many_are_under_way_matters_where_there_is_a_lane_for_them_or_a_network():
     after = replace(START, overlap="off")
 
@@ -60,6 +73,7 @@ def test_how_many_are_under_way_matters_where_there_is_a_lane_for_them_or_a_netw
     assert len(values("in_flight", replace(START, overlap="on"), several_hosts=False)) == 2
 
 
+@pytest.mark.serial
 def test_what_is_compressed_is_not_tried_where_nothing_can_be():
     assert values("path", replace(START, wire="fp16")) == ["direct"]
 
@@ -78,6 +92,7 @@ class Cost:
         return self.alone + 0.001 * (1 + wrong)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "best",
     [
@@ -100,6 +115,7 @@ def test_the_best_way_is_found_setting_by_setting(best):
     assert found in trials and found.step_s == min(trial.step_s for trial in trials)
 
 
+@pytest.mark.serial
 def test_what_gains_less_than_noise_is_left():
     def seconds(traffic):
         return 1.0 if traffic in (None, START) else 1.0 - 0.9 * MARGIN
@@ -109,6 +125,7 @@ def test_what_gains_less_than_noise_is_left():
     assert found == trials[0] and found.traffic == START
 
 
+@pytest.mark.serial
 def test_what_gains_is_compared_with_the_best_so_far():
     times = iter([1.0, 1.0, 0.97, 0.96, *[2.0] * 20])
 
@@ -117,6 +134,7 @@ def test_what_gains_is_compared_with_the_best_so_far():
     assert found == trials[1] and found.traffic.path == "direct"
 
 
+@pytest.mark.serial
 def test_exchange_is_never_exposed_for_less_than_no_time():
     found, trials = search(START, lambda traffic: 2.0 if traffic is None else 1.9, False)
 
@@ -221,6 +239,50 @@ def test_without_a_word_where_the_cache_is_at_home(bench, tmp_path, monkeypatch)
     tuned(bench, START, FACTS)
 
     assert (tmp_path / ".cache/hpctrain/exchange").exists() == (bench.world.rank == 0)
+
+
+SHARES = {
+    "plain": Options(),
+    "sharded": Options(sharded=True, clip_norm=0.5, skip=True, loss_scale=8.0),
+    "summed": Options(shard=2, accumulate=2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", SHARES)
+def test_trials_leave_a_model_as_it_was(monkeypatch, share):
+    """With layer state and random draws, on every path, and alone."""
+    monkeypatch.setattr(tune, "STEPS", 4)
+    monkeypatch.setattr(ways, "measure", lambda *args: Link(1e-3, 1e8, 4))
+    net = nn.HybridSequential()
+    net.add(nn.Dense(8, in_units=4), nn.BatchNorm(axis=-1, in_channels=8), nn.Dropout(0.5))
+    net.add(nn.Dense(3, in_units=8))
+    net.initialize(seed=1)
+    parameters = net.collect_params()
+    before = {name: p.data().asnumpy().copy() for name, p in parameters.items()}
+    rng = np.random.default_rng(3)
+    goal = Objective(net, nn.SoftmaxCrossEntropyLoss(), count_correct)
+    optimizer = Adam(weight_decay=0.1)
+    with Group(MPI.COMM_WORLD.Dup()) as group, Group(MPI.COMM_WORLD.Dup()) as control:
+        size = group.size
+        part = Work(
+            [rng.standard_normal((4, 4), np.float32)], [rng.integers(3, size=4)],
+            4, 4 * size, 4 * group.rank,
+        )  # fmt: skip
+        world = SimpleNamespace(
+            rank=group.rank, size=size, local_size=size, hosts=("a",),
+            group=group, control=control,
+        )  # fmt: skip
+        bench = Bench(world, goal, parameters, optimizer, SHARES[share], 1.0, part)
+
+        several = [replace(START, path=path, slice_mib=1e-4) for path in PATHS]
+        times = [bench.step_s(traffic) for traffic in (None, *several)]
+
+        assert all(time > 0 for time in times)
+        assert len(set(control.allgather_obj(str(times)))) == 1
+    assert before.keys() == parameters.keys() and "stream" in str(list(before))
+    for name, array in before.items():
+        np.testing.assert_array_equal(parameters[name].data().asnumpy(), array)
 
 
 @pytest.mark.serial
