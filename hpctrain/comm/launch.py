@@ -124,3 +124,22 @@ def _remedy(launcher: str) -> str:
 def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "")
     return int(text) if text.isdecimal() else None
+
+
+def servers(environ: Mapping[str, str]) -> int:
+    """Return how many ranks are to serve key-value stores, by ``HPCTRAIN_SERVERS``.
+
+    Raises
+    ------
+    ConfigError
+        If that is no whole number of at least 0.
+
+    Examples
+    --------
+    >>> servers({}), servers({"HPCTRAIN_SERVERS": "2"})
+    (0, 2)
+    """
+    text = environ.get("HPCTRAIN_SERVERS", "0")
+    if not text.isdecimal():
+        raise ConfigError(f"HPCTRAIN_SERVERS: got {text!r}, needed a whole number")
+    return int(text)

@@ -85,6 +85,39 @@ class Updater:
             scale=self.scale,
         )
 
+    def rows(self, key: Key, numbers: Any, grad: Any, weight: Tensor) -> None:
+        """Update some rows in place; the others, and what is kept for them, stay.
+
+        Parameters
+        ----------
+        key : Key
+        numbers : array of int64, shape (m,)
+            Each once.
+        grad : array, shape (m, width)
+        weight : Tensor, shape (rows, width), on the host
+        """
+        if key not in self._states:
+            self._states[key] = self.optimizer.make_state(weight.size, weight.dtype)
+        height = weight.shape[0]
+        whole = {n: a.reshape(height, -1) for n, a in self._states[key].items()}
+        weights = weight.array.reshape(height, -1)
+        flat = weights[numbers].reshape(-1)
+        state = {name: array[numbers].reshape(-1) for name, array in whole.items()}
+        step = self._steps.get(key, 0)
+        self._steps[key] = step + 1
+        self.optimizer.update(
+            flat,
+            np.ascontiguousarray(grad).reshape(-1),
+            state,
+            lr=self.learning_rate(self.num_update - 1) * self.lr_mult.get(key, 1.0),
+            step=step,
+            weight_decay=self.optimizer.weight_decay * self.wd_mult.get(key, 1.0),
+            scale=self.scale,
+        )
+        weights[numbers] = flat.reshape(grad.shape)
+        for name, array in whole.items():
+            array[numbers] = state[name].reshape(grad.shape)
+
     def state(self) -> dict[str, np.ndarray]:
         """Return counts and state as host arrays, named ``key/name``."""
         found: dict[str, np.ndarray] = {}

@@ -197,7 +197,7 @@ def test_a_local_store_sums_over_devices(name):
 @pytest.mark.serial
 @pytest.mark.parametrize("name", ["dist_async", "p3", "dist"])
 def test_stores_with_a_server_are_refused_in_one_sentence(name):
-    with pytest.raises(ConfigError, match=r"needed one of local.*dist_sync.*not there yet"):
+    with pytest.raises(ConfigError, match="without a server, needed some"):
         kvstore.create(name)
 
 
