@@ -144,6 +144,17 @@ class KeyLinks:
             letter.close()
         return self.collect(name, rooms)
 
+    def flush(self, name: Key, version: int) -> None:
+        """Wait until the servers have taken in so many pushes of this worker."""
+        header = Header(Op.PULL, self._index[name], version, flags=WHOLE)
+        for server in range(self.servers):
+            room, letter = self.post.room(0), self.post.room(0)
+            handle = self.post.receive(room, server, reply_tag(self._index[name]))
+            self._send(server, letter, header).wait()  # no row is asked for
+            handle.wait()
+            letter.close()
+            room.close()
+
     def push_rows(self, name: Key, numbers: Flat, values: Flat, header: Header) -> None:
         """Send rows to the servers that keep them; to each a letter, empty or not."""
         for server, mine, local in self._by_server(name, numbers):

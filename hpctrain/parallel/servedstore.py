@@ -43,7 +43,7 @@ class ServedStore(KVStore):
     -----
     A learning rate goes with every push, and counts the pushes of its worker: changes act at
     once, and with n workers a schedule does not run n times as fast. Other settings of the
-    optimizer are told anew when they change on the first worker.
+    optimizer are told anew when they have changed, on all workers alike.
     """
 
     def __init__(self, kind: str, group: Group, post: Post, servers: int, sync: bool) -> None:
@@ -170,7 +170,6 @@ class ServedStore(KVStore):
         """Let the servers update; see `KVStore.set_optimizer`."""
         super().set_optimizer(optimizer, **args)
         self._tell_optimizer()
-        self._workers.barrier()
 
     def _settings(self) -> dict[str, Any]:
         updater = self._optimizer()
@@ -180,8 +179,13 @@ class ServedStore(KVStore):
         }
 
     def _tell_optimizer(self) -> None:
+        """Tell the servers the settings, between two rounds."""
         self._told = self._settings()
+        for name, count in self._pushed.items():
+            self._links.flush(name, count)
+        self._workers.barrier()
         self._links.ask("optimizer", **self._told)
+        self._workers.barrier()
 
     def set_updater(self, updater: Update) -> None:
         """Refuse: a function cannot go to servers.
