@@ -248,7 +248,7 @@ WIDE = {
 
 @pytest.mark.serial
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "wire"), [(2, "2bit"), (3, "2bit"), (3, "topk")])
+@pytest.mark.parametrize(("ranks", "wire"), [(2, "2bit"), (3, "topk")])
 def test_a_run_that_goes_on_ends_with_the_bits_of_one_that_was_not_stopped(
     train, tmp_path, ranks, wire
 ):

@@ -188,6 +188,16 @@ def test_all_ranks_know_the_same_link(world, hosts, monkeypatch):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_on_one_host_compression_takes_the_path_of_messages(world):
+    state = model_state(np.float32)
+
+    way = connect("auto", world, state, Options(), codec("bf16"))
+
+    assert (way.kind, way.link) == ("direct", LINK)
+    left(way, state)
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
     ("kind", "name", "said"),
     [
