@@ -147,7 +147,8 @@ def _measure(
         "samples_per_s": round(work.batch * world.size / found.step_s, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "loss": round(found.loss, 4),
-        "exposed_comm_ms": round(found.exposed_s * 1e3, 3),
+        "exposed_comm_ms": round((found.exposed_s - found.uneven_s) * 1e3, 3),
+        "uneven_ms": round(found.uneven_s * 1e3, 3),
         "first_step_ms": round(first * 1e3, 3),
         **_predicted(trainer),
     }

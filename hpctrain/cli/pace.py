@@ -26,12 +26,16 @@ class Pace:
         Median over all runs of 5 steps of the time of one.
     exposed_s : float
         Mean time in which the compute lane waited for exchanges.
+    uneven_s : float
+        What of it the ranks waited for the one that computed longest in a step: not for
+        messages, but for each other.
     loss : float
         Of the last step.
     """
 
     step_s: float
     exposed_s: float
+    uneven_s: float
     loss: float
 
 
@@ -49,19 +53,24 @@ def pace(step: DataParallel, part: Work, group: Group, steps: int, warm_up: int)
         Steps that count, after some that do not.
     """
     pending: deque[int] = deque()
-    ends, exposed, loss = [], [], 0.0
+    ends, meters, loss = [], [], 0.0
     for number in range(warm_up + steps + LAG):
         if number < warm_up + steps:
             pending.append(step.step(part))
         if number >= LAG:
             loss = step.result(pending.popleft()).loss
             ends.append(perf_counter())
-            exposed.append(step.meter.take()[1].sum())
+            busy, exposed = step.meter.take()
+            meters.append([busy, exposed.sum()])
     step.engine.wait_all()
     ends = ends[warm_up - 1 :]
     windows = [(b - a) / WINDOW for a, b in zip(ends, ends[WINDOW:], strict=False)]
     seconds = median(windows or [(ends[-1] - ends[0]) / steps])
-    figures = np.array([seconds, np.mean(exposed[warm_up:])])
-    if group.size > 1:
-        group.allreduce(figures, "max")
-    return Pace(float(figures[0]), float(figures[1]), loss)
+    mine = np.array([[seconds, 0.0], *meters[warm_up:]])
+    rows = np.empty((group.size, *mine.shape))
+    group.allgather(mine, rows)
+    busy, exposed = rows[:, 1:, 0], rows[:, 1:, 1].mean(axis=1)
+    uneven = (busy.max(axis=0) - busy).mean(axis=1)
+    worst = int(exposed.argmax())
+    waited = float(exposed[worst])
+    return Pace(float(rows[:, 0, 0].max()), waited, min(waited, float(uneven[worst])), loss)

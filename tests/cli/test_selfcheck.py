@@ -10,7 +10,7 @@ from hpctrain.parallel.exchange import Summed
 
 KEYS = {
     "peer", "workload", "ranks", "batch_per_rank", "ms_per_step", "samples_per_s",
-    "peak_rss_mb", "loss", "exposed_comm_ms", "first_step_ms", "path", "overlap",
+    "peak_rss_mb", "loss", "exposed_comm_ms", "uneven_ms", "first_step_ms", "path", "overlap",
 }  # fmt: skip
 FORECAST = {
     "link_mb_per_s", "compute_ms", "predicted_ms", "best_ms", "backward_ms", "order"
@@ -69,7 +69,7 @@ def test_a_benchmark_is_one_line_of_json(hpctrain, ranks):
     assert set(line) == KEYS
     assert (line["workload"], line["ranks"], line["batch_per_rank"]) == ("mlp", ranks, 4)
     assert line["ms_per_step"] > 0 and line["loss"] > 0
-    assert (line["exposed_comm_ms"] > 0) == (ranks > 1)
+    assert (line["exposed_comm_ms"] + line["uneven_ms"] > 0) == (ranks > 1)
     assert line["path"] == ("node" if ranks > 1 else "none")
 
 
