@@ -66,11 +66,14 @@ def pace(step: DataParallel, part: Work, group: Group, steps: int, warm_up: int)
     ends = ends[warm_up - 1 :]
     windows = [(b - a) / WINDOW for a, b in zip(ends, ends[WINDOW:], strict=False)]
     seconds = median(windows or [(ends[-1] - ends[0]) / steps])
-    mine = np.array([[seconds, 0.0], *meters[warm_up:]])
-    rows = np.empty((group.size, *mine.shape))
-    group.allgather(mine, rows)
-    busy, exposed = rows[:, 1:, 0], rows[:, 1:, 1].mean(axis=1)
-    uneven = (busy.max(axis=0) - busy).mean(axis=1)
-    worst = int(exposed.argmax())
-    waited = float(exposed[worst])
-    return Pace(float(rows[:, 0, 0].max()), waited, min(waited, float(uneven[worst])), loss)
+    rows = np.empty((group.size, 1 + len(meters[warm_up:]), 2))
+    group.allgather(np.array([[seconds, 0.0], *meters[warm_up:]]), rows)
+    computed, waited = rows[:, 1:, 0], rows[:, 1:, 1].mean(axis=1)
+    uneven = (computed.max(axis=0) - computed).mean(axis=1)
+    worst = int(waited.argmax())
+    return Pace(
+        float(rows[:, 0, 0].max()),
+        float(waited[worst]),
+        float(min(waited[worst], uneven[worst])),
+        loss,
+    )
