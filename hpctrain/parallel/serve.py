@@ -71,6 +71,8 @@ class _Service:
             before, total = parts.state.optimizer, sum(b - a for a, b in parts.spans)
             fresh = parts.optimizer.make_state(total, parts.state.flat.dtype)
             parts.state.optimizer = {name: before.get(name, fresh[name]) for name in fresh}
+            if set(fresh) - set(before):
+                parts.begin_anew()
         return True
 
     def figures(self, words: dict[str, Any]) -> dict[str, Any]:

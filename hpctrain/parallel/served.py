@@ -79,6 +79,9 @@ class Parts:
         same = dtype == flat.dtype
         self._sums = flat.grads if same else np.zeros(flat.total, dtype)
         self._updates = [0] * len(self.spans)
+        # Updates before the optimizer's state was made: of all slices, or of each.
+        self._before: int | None = 0
+        self._made = [0] * len(self.spans)
         self._seen = [dict.fromkeys(self.workers, 0) for _ in self.spans]
         self._codecs: list[Codec | None] = [terms.codec()]
         self._coded = self._codecs[0] is not None
@@ -92,6 +95,10 @@ class Parts:
         made = 0 if self.terms.sync else step * len(self.workers)
         self._updates = [made] * len(self.spans)
         self._seen = [dict.fromkeys(self.workers, made) for _ in self.spans]
+
+    def begin_anew(self) -> None:
+        """Note that the optimizer's state is new."""
+        self._before, self._made = None, list(self._updates)
 
     def forget(self) -> None:
         """Note that all workers have these parameters."""
@@ -155,7 +162,10 @@ class Parts:
         factor = 1.0 / self.news.scale_of_step
         if self.clip_norm:
             factor = clip_scale(squares, self.clip_norm, factor)
-        self._update(index, version, version - self.scale.skipped, factor, 1.0)
+        made = version - self.scale.skipped
+        if self._before is None:
+            self._before = made
+        self._update(index, version, made - self._before, factor, 1.0)
 
     def apply(self, index: int, header: Header, worker: int) -> None:
         """Update a part by the gradient of one worker, which `add_up` has taken in."""
@@ -170,7 +180,8 @@ class Parts:
             grad, weights = self.state.flat.grads[a:b], self.state.flat.weights[a:b]
             # In units of the worker's own mean gradient, grad * scale.
             grad += (c * scale) * grad * grad * (weights - self._told.of(worker)[a:b])
-        self._update(index, header.version, self._updates[index], scale, header.share)
+        made = self._updates[index] - self._made[index]
+        self._update(index, header.version, made, scale, header.share)
         self._updates[index] += 1
 
     def _update(self, index: int, version: int, step: int, scale: float, share: float) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from hpctrain.comm.world import World
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.pipeline import Pipeline
+from hpctrain.parallel.served_parallel import ServedParallel
 from hpctrain.parallel.work import StepResult
 from hpctrain.train.console import Console, Progress
 from hpctrain.train.metrics import RecordWriter
@@ -140,10 +141,31 @@ class Report:
             shown = " ".join(f"{n.replace('_', ' ')} {v:.4f}" for n, v in values.items())
             self._console.line(f"epoch {at.epoch + 1} done: {shown}")
             self._record("epoch", at, values)
+            if isinstance(step, ServedParallel):
+                self._servers(at, step.trade.ask("figures"))
         step.meter.take()
         self._data_s = 0.0
         self._since = perf_counter()
         self._last = Position(step=at.step)
+
+    def _servers(self, at: Position, figures: list[dict[str, Any]]) -> None:
+        """Tell how busy the servers were, and how late what they got."""
+        for server, found in enumerate(figures):
+            late = found["late"]
+            pushes = sum(times for _, times in late)
+            line = (
+                f"server {server}: busy {found['busy']:.0%}, queue {found['queue']:.1f} "
+                f"(at most {found['longest']})"
+            )
+            if pushes:
+                shares = ", ".join(f"{by}: {times / pushes:.0%}" for by, times in late[:8])
+                line += f", updates between a pull and its push: {shares}"
+            self._console.line(line)
+            if self._records is not None:
+                self._records.write(
+                    {"kind": "server", "epoch": at.epoch + 1, "step": at.step, "server": server}
+                    | found
+                )
 
     def _record(
         self, kind: str, at: Position, values: Mapping[str, float], **more: Any
