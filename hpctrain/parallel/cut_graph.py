@@ -9,7 +9,7 @@ State stays on one stage: from the first node that reads it to the one that make
 value nothing is cut.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -60,6 +60,7 @@ def cut_graph(
     balance: str = "time",
     seconds: Sequence[float] = (),
     kept: Sequence[int] = (),
+    together: Iterable[Collection[int]] = (),
 ) -> tuple[Graph, Cut]:
     """Cut a graph into stages.
 
@@ -75,6 +76,8 @@ def cut_graph(
         Time of each node, as measured.
     kept : sequence of int, optional
         Micro-batches that each stage keeps at once.
+    together : iterable of collections of int
+        Leaves that must be on one stage, if no node has a group.
 
     Returns
     -------
@@ -90,7 +93,7 @@ def cut_graph(
     groups = list(dict.fromkeys(g for node in graph.nodes if (g := _group(node)) is not None))
     if not groups:
         whole = network_of(graph, seconds)
-        spans = _uncut(graph)
+        spans = _uncut(graph, together)
         merged = Network(tuple(_merged(whole.layers[a:b]) for a, b in spans), whole.nbytes)
         found = cut(merged, stages or 1, balance, kept)
         starts = [spans[place][0] for place in found.bounds[:-1]]
@@ -238,12 +241,15 @@ def _where_needed(graph: Graph, found: Sequence[int | None]) -> list[int]:
     return places
 
 
-def _uncut(graph: Graph) -> list[tuple[int, int]]:
+def _uncut(graph: Graph, together: Iterable[Collection[int]] = ()) -> list[tuple[int, int]]:
     """Return all nodes in runs that are not to be cut, since they use one piece of state."""
     made, inner = _makers(graph), set[int]()  # places that no stage may begin at
     for leaf, source in graph.assigns:
         used = [place for place, node in enumerate(graph.nodes) if leaf in node.inputs]
         used += [made[source]] if source in made else []
+        inner.update(range(min(used, default=0) + 1, max(used, default=0) + 1))
+    for leaves in together:
+        used = [p for p, node in enumerate(graph.nodes) if set(leaves) & set(node.inputs)]
         inner.update(range(min(used, default=0) + 1, max(used, default=0) + 1))
     starts = [place for place in range(len(graph.nodes)) if place not in inner]
     return list(pairwise([*starts, len(graph.nodes)]))

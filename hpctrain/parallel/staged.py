@@ -110,7 +110,10 @@ class StagedModel:
         if timed and group is not None:
             seconds = group.bcast_obj(list(seconds), 0)
         kept = layout.kept() if layout.balance == "memory" else ()
-        self.graph, self.cut = cut_graph(graph, layout.stages, layout.balance, seconds, kept)
+        together = self._read_at_once(graph, specs)
+        self.graph, self.cut = cut_graph(
+            graph, layout.stages, layout.balance, seconds, kept, together
+        )
         if group is not None:
             bounds = group.bcast_obj(list(self.cut.bounds), 0)
             self.cut = cut_at(network_of(self.graph, seconds), bounds)
@@ -121,6 +124,24 @@ class StagedModel:
                 readers[self.names[self.graph.leaves.index(leaf)]].append(number)
         # What nothing reads is kept by the first stage: weights may decay all the same.
         self.readers = {name: tuple(found or [0]) for name, found in readers.items()}
+        self.evaluation(specs)  # refused now, if at all
+
+    def _read_at_once(self, graph: Graph, specs: Specs) -> list[list[int]]:
+        """Return leaves that must be on one stage, since inference reads them at once.
+
+        Training may read them far apart, such as the scale of a batch normalisation and its
+        running mean: those of one block, and those of one operation of inference.
+        """
+        other = self._captured(specs, training=False)
+        leaf = dict(zip(other.leaves, graph.leaves, strict=True))
+        state = {target for target, _ in graph.assigns}
+        read = ([leaf[v] for v in node.inputs if v in leaf] for node in other.nodes)
+        blocks: dict[str, list[int]] = {}
+        for name, value in zip(self.names, graph.leaves, strict=True):
+            block, dot, _ = name.rpartition(".")
+            if dot:
+                blocks.setdefault(block, []).append(value)
+        return [found for found in (*read, *blocks.values()) if state.intersection(found)]
 
     def homes(self, name: str) -> tuple[int, ...]:
         """Return the ranks of the pipeline that have a parameter, in order."""
