@@ -10,7 +10,7 @@ from hpctrain.comm.twobit import TwoBit
 __all__ = ["Told"]
 
 Flat = np.ndarray[Any, np.dtype[Any]]
-_ADAPTED = 2.0  # what 2-bit sends of a change at a time, in its mean
+_ADAPTED = 0.95  # of the mean change: below it, lest equal changes all stay under it
 
 
 class Told:
@@ -46,7 +46,7 @@ class Told:
         change = self._weights[a:b] - copy
         scale = 1.0
         if isinstance(codec, TwoBit):
-            step = float(np.abs(change).mean()) * _ADAPTED
+            step = _ADAPTED * float(np.abs(change).sum()) / max(np.count_nonzero(change), 1)
             # The threshold is in units of the gradient; a change has another size.
             scale = step / codec.threshold if step > 0 and np.isfinite(step) else 1.0
             change /= np.float32(scale)
