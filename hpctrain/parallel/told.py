@@ -46,7 +46,9 @@ class Told:
         change = self._weights[a:b] - copy
         scale = 1.0
         if isinstance(codec, TwoBit):
-            step = _ADAPTED * float(np.abs(change).sum()) / max(np.count_nonzero(change), 1)
+            step = (
+                _ADAPTED * float(np.abs(change).sum()) / max(int(np.count_nonzero(change)), 1)
+            )
             # The threshold is in units of the gradient; a change has another size.
             scale = step / codec.threshold if step > 0 and np.isfinite(step) else 1.0
             change /= np.float32(scale)
