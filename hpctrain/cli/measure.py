@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import psutil
 
-from hpctrain.autograd import Spec
+from hpctrain import ops
+from hpctrain.autograd import Spec, Tensor, record
 from hpctrain.cli.subject import Subject
 from hpctrain.errors import ConfigError
 from hpctrain.graph.pool import Pool
+from hpctrain.ops import dnnl
 from hpctrain.parallel.bound import BoundStep
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Options, Work
@@ -66,6 +68,14 @@ def _warm_up(dtype: Any) -> None:
     high, wide = np.ones((512, 1024), dtype), np.zeros((1024, 16384), dtype)
     _ = high @ wide
     _ = wide.T @ high.T
+    if dnnl.library() is not None and np.dtype(dtype) == np.float32:
+        # So does oneDNN, and it makes its machine code at the first use.
+        x, state = np.ones((1, 32, 512), dtype), np.zeros((32, 512), dtype)
+        weight, bias = np.zeros((2048, 512), dtype), np.zeros(2048, dtype)
+        with record():
+            inputs = [Tensor(a) for a in (x, state, state, weight, weight, bias)]
+            inputs[0].attach_grad()
+            ops.lstm(*inputs)[0].backward()
 
 
 def made_up(rng: np.random.Generator, spec: Spec) -> np.ndarray:
