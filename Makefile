@@ -2,7 +2,7 @@
 
 PYTHON  ?= python3
 RANKS   ?= 2
-LIMIT   ?= 900
+LIMIT   ?= 1800
 PYTEST_ARGS ?=
 VENV    := .venv
 BIN     := $(VENV)/bin

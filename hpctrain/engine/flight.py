@@ -65,6 +65,12 @@ class Flight:
         self.fresh = bool(found)
         return found
 
+    def abandon(self) -> list[Task]:
+        """Look after none of them any longer; return them."""
+        left = [entry[0] for entry in self._slots if entry is not None]
+        self._slots, self._count = [None] * len(self._slots), 0
+        return left
+
     def _span(self, track: str, task: Task, start: int) -> None:
         if self._recorder is not None and self._recorder.enabled:
             self._recorder.span(track, task.operation.label, start, perf_counter_ns())

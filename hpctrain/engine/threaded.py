@@ -214,10 +214,13 @@ class ThreadedEngine(Engine):
             while (task := self._take(lane, flight)) is not None or flight:
                 if task is not None:
                     self._start(lane, flight, task)
-                if flight:
+                if self._dropping:
+                    for left in flight.abandon():  # others may have dropped their part
+                        lane.settle(left, skipped=True)
+                    self._settled.notify_all()
+                elif flight:
                     self._look_after(lane, flight)
-                # An idle worker must not keep alive what its last task has captured.
-                task = None
+                task = None  # an idle worker must not keep alive what it has captured
 
     def _take(self, lane: ThreadedLane, flight: Flight) -> Task | None:
         """Wait for a ready task; None to look after what is under way, or to end."""

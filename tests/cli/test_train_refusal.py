@@ -53,7 +53,7 @@ def wrong_argument(data, folder):
 
 
 def pipeline(data, folder):
-    return {"parallel.pipeline": 2}, "pipeline 2"
+    return {"parallel.pipeline": 5}, "pipeline (5)"
 
 
 def too_many_threads(data, folder):

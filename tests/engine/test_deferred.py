@@ -155,3 +155,15 @@ def test_spans_of_deferred_tasks_do_not_overlap_on_a_track():
 def test_impossible_lanes_are_refused(spec, words):
     with pytest.raises(ConfigError, match=words):
         create("threaded", {"comm": spec})
+
+
+def test_what_is_under_way_is_left_behind_by_a_drop():
+    """It may wait for a process that has dropped its own part: for ever."""
+    engine, letter = opened(), Letter()
+    x = engine.variable()
+    engine.push(letter, writes=[x], lane="comm", deferred=True)
+    assert letter.begun.wait(LIMIT_S)
+
+    engine.close(drop=True)
+
+    assert engine.running() == []
