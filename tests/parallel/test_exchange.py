@@ -25,7 +25,8 @@ def filled(rank):
 
 
 def buffers(grads):
-    return SimpleNamespace(riders=grads[:8], weights=np.zeros_like(grads), grads=grads)
+    weights = np.zeros_like(grads)
+    return SimpleNamespace(riders=grads[:8], weights=weights, grads=grads, slices=SLICES)
 
 
 def test_a_slice_becomes_the_sum_over_the_ranks(world, way):
