@@ -15,8 +15,8 @@ what then travels, `stage_parts` what each stage computes; `pipeline_schedule` s
 order, `pipeline_messages` what is sent and received, `pipeline_order` proves that it ends, and
 `pipeline_times` foretells how long it takes, drawn by `staircase`. All of that is data.
 
-With servers, `traded` and `served_parallel` are the worker's side of a step, `serve` and what it
-uses (`rounds`, `served`, `placement`) the server's.
+With servers, `traded` and `served_parallel` are the worker's side of a step, `serve` and what
+it uses (`rounds`, `served`, `placement`) the server's.
 
 `kvstore` is the way of MXNet's programs instead: they push and pull arrays by key themselves,
 and wait for each; an `updater` runs their optimizer.
