@@ -22,7 +22,21 @@ _TOO_LARGE = (127 + 16) << 23  # the bits of 65536, from where all halves are in
 _QUIET = np.uint16(0x7FC0)  # the NaN that stands for all
 
 
-class Half:
+class _TwoBytes:
+    """What the codecs of two bytes for each value have in common."""
+
+    residual = False
+
+    def of_sums(self, ranks: int) -> Self:
+        """Return this codec: sums are rounded as their terms are."""
+        return self
+
+    def nbytes(self, count: int) -> int:
+        """Return the size in bytes of ``count`` encoded values: two for each."""
+        return 2 * count
+
+
+class Half(_TwoBytes):
     """IEEE half precision: 11 significant bits, from 6e-8 to 65504.
 
     Larger values become infinite, those below 3e-8 zero: gradients of a scaled loss fit.
@@ -38,7 +52,6 @@ class Half:
     """
 
     name = "fp16"
-    residual = False
 
     def __init__(self, compiler: Compiler | None = None) -> None:
         self._encode = Kernel(compiler, kernels.HALF_ENCODE)
@@ -46,14 +59,6 @@ class Half:
         self._add = Kernel(compiler, kernels.HALF_ADD)
         self._magnitudes = np.empty(BLOCK, np.uint32)
         self._words = np.empty(BLOCK, np.uint32)
-
-    def of_sums(self, ranks: int) -> Self:
-        """Return this codec: sums are rounded as their terms are."""
-        return self
-
-    def nbytes(self, count: int) -> int:
-        """Return the size in bytes of ``count`` encoded values: two for each."""
-        return 2 * count
 
     def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
         """Round ``values`` into ``out``; ``residual`` is not touched."""
@@ -105,7 +110,7 @@ class Half:
             np.add(out[done:], data.view(np.float16)[done:], out=out[done:])
 
 
-class BFloat16:
+class BFloat16(_TwoBytes):
     """The upper half of a float32: 8 significant bits, the whole range of float32.
 
     Parameters
@@ -124,21 +129,12 @@ class BFloat16:
     """
 
     name = "bf16"
-    residual = False
 
     def __init__(self, compiler: Compiler | None = None) -> None:
         self._encode = Kernel(compiler, kernels.BFLOAT_ENCODE)
         self._decode = Kernel(compiler, kernels.BFLOAT_DECODE)
         self._add = Kernel(compiler, kernels.BFLOAT_ADD)
         self._words = np.empty(BLOCK, np.uint32)
-
-    def of_sums(self, ranks: int) -> Self:
-        """Return this codec: sums are rounded as their terms are."""
-        return self
-
-    def nbytes(self, count: int) -> int:
-        """Return the size in bytes of ``count`` encoded values: two for each."""
-        return 2 * count
 
     def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
         """Round ``values`` into ``out``; ``residual`` is not touched."""

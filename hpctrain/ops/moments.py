@@ -16,7 +16,8 @@ from hpctrain.ops.blocks import BLOCK, row_spec, spans
 
 __all__ = [
     "accumulate", "batch_normalise", "batch_pull_back", "batch_scratch", "layer_normalise",
-    "layer_pull_back", "layer_scratch", "repeat", "rescale", "start", "sum_of", "wide_blocks",
+    "layer_pull_back", "layer_scratch", "repeat", "rescale", "start", "sum_of", "sum_pulled",
+    "wide_blocks",
 ]  # fmt: skip
 
 # Elements of a block of wide rows: here loop overhead weighs more than the caches (measured
@@ -56,14 +57,13 @@ def batch_normalise(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
         xp.add(out, total[: out.shape[1]], out=out)
 
 
-def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> None:
-    """Write dx, dgamma and dbeta from (dy, x, gamma, mean, var).
+def sum_pulled(xp: Any, dy: Any, x: Any, mean: Any, scratch: Any) -> None:
+    """Sum dy (x - mean), and dy, over the rows of each channel, into rows still to be folded.
 
-    dx = gamma rstd (dy - mean(dy) - xhat mean(dy xhat)) = a dy + b (x - mean) + c.
+    ``scratch``: block, wide, total, part, other. The sums are left in ``total`` and ``other``,
+    and the mean, repeated, in ``wide``.
     """
-    (dy, x, gamma, mean, var), (dx, dgamma, dbeta) = ins, outs
     block, wide, total, part, other = scratch
-    rstd = block[: var.size]
     repeat(wide, mean)
     start(total)
     start(other)
@@ -73,6 +73,17 @@ def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
         xp.multiply(product, pulled, out=product)
         accumulate(xp, product, total, part)
         accumulate(xp, pulled, other, part)
+
+
+def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> None:
+    """Write dx, dgamma and dbeta from (dy, x, gamma, mean, var).
+
+    dx = gamma rstd (dy - mean(dy) - xhat mean(dy xhat)) = a dy + b (x - mean) + c.
+    """
+    (dy, x, gamma, mean, var), (dx, dgamma, dbeta) = ins, outs
+    block, wide, total, part, other = scratch
+    rstd = block[: var.size]
+    sum_pulled(xp, dy, x, mean, scratch)
     sum_of(xp, total, dgamma)
     sum_of(xp, other, dbeta)
     reciprocal_root(xp, var, eps, rstd)

@@ -16,7 +16,7 @@ The American Statistician 37 (1983) 242-247, for the corrected two-pass formula.
 
 from typing import Any
 
-from hpctrain.ops.moments import accumulate, repeat, start, sum_of, wide_blocks
+from hpctrain.ops.moments import accumulate, repeat, start, sum_of, sum_pulled, wide_blocks
 
 __all__ = ["add_parts", "merge_moments", "sync_normalise", "sync_pull_back"]
 
@@ -106,15 +106,7 @@ def sync_pull_back(
     """
     (dy, x, gamma, mean, var, low, count), (dx, dgamma, dbeta) = ins, outs
     block, wide, total, part, other = scratch
-    repeat(wide, mean)
-    start(total)
-    start(other)
-    for rows, pulled in wide_blocks([x, dy], wide):
-        product = block[: rows.size].reshape(rows.shape)
-        xp.subtract(rows, wide[: rows.shape[1]], out=product)
-        xp.multiply(product, pulled, out=product)
-        accumulate(xp, product, total, part)
-        accumulate(xp, pulled, other, part)
+    sum_pulled(xp, dy, x, mean, scratch)
     mine = _wide_sums(xp, [total, other], mean.size)
     mine[0] -= low * mine[1]
     rstd = 1 / xp.sqrt(var.astype("float64") + eps)
