@@ -28,6 +28,7 @@ from hpctrain.parallel.forecast import Forecast, forecast
 from hpctrain.parallel.meter import Meter
 from hpctrain.parallel.program import Objective
 from hpctrain.parallel.recipe import (
+    READERS,
     Item,
     Key,
     Role,
@@ -239,8 +240,7 @@ class DataParallel:
         self._steps += 1
         if self._planned and self._steps in REPLAN_AT and self.way.link is not None:
             self.reorder(self.forecast(self.way.link).order)
-        silent = self.objective.together is not None
-        cut = parts_of_step(parts, self.options.shard, silent)
+        cut = parts_of_step(parts, self.options.shard, self.objective.together is not None)
         pushed = self._gradient(cut, number)
         end = Turn(number, parts[-1], stop=self.stop)
         pushed += [(item, end) for item in end_items([part.count for part in cut], self.rules)]
@@ -248,7 +248,7 @@ class DataParallel:
         if not self.options.overlap:
             pushed = [pushed[i] for i in posted_early([item for item, _ in pushed])]
         for item, turn in pushed:
-            self._push(item, turn)
+            self._push(item, turn, self._actions, _label(item, turn.bound))
         return number
 
     def result(self, number: int) -> StepResult:
@@ -269,20 +269,20 @@ class DataParallel:
             counted += part.count
         return found
 
-    def _push(self, item: Item, turn: Turn) -> None:
+    def _push(self, item: Item, turn: Turn, actions: object, name: str) -> None:
         reads = [self._variable(key) for key in item.reads]
         writes = [self._variable(key) for key in item.writes]
-        if turn.work.variable is not None and item.verb in ("feed", "ride", "nothing"):
+        if turn.work.variable is not None and item.verb in READERS:
             reads.append(turn.work.variable)
         if item.verb == "keep":
             writes.append(self._ready[turn.number % (LAG + 1)])
         self.engine.push(
-            partial(getattr(self._actions, item.verb), turn, item.at),
+            partial(getattr(actions, item.verb), turn, item.at),
             reads,
             writes,
             lane=item.lane,
             priority=item.priority,
-            name=_label(item, turn.bound),
+            name=name,
             deferred=item.deferred,
         )
 

@@ -16,7 +16,6 @@ micro-batch, and its running ones move with each of them, in their order.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -27,7 +26,6 @@ from hpctrain.engine import Engine
 from hpctrain.errors import ConfigError, EngineError
 from hpctrain.graph.cached import Statistics
 from hpctrain.optim import Optimizer, Schedule
-from hpctrain.parallel.actions import Turn
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.exchange import exchange_by
 from hpctrain.parallel.micro import micro_batches, most_samples
@@ -44,12 +42,9 @@ from hpctrain.parallel.shards import parts_of_step
 from hpctrain.parallel.staged import StagedModel
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way, plain
-from hpctrain.parallel.work import LAG, Options, Work
+from hpctrain.parallel.work import Options, Work
 
 __all__ = ["Pipeline", "summing"]
-
-# These read the arrays of the batch.
-_READERS = frozenset({"forward", "backward", "weigh", "nothing"})
 
 
 def summing(options: Options) -> Options:
@@ -245,7 +240,7 @@ class Pipeline(DataParallel):
             order = posted_early([deed.item for deed, _ in pushed])
             pushed = [pushed[place] for place in order]
         for deed, move in pushed:
-            self._push_deed(deed, move)
+            self._push(deed.item, move, self.moves, deed.label)
         return number
 
     def _moved(self, micros: Sequence[Work], number: int) -> list[tuple[Deed, Move]]:
@@ -274,24 +269,3 @@ class Pipeline(DataParallel):
                 move = replace(move, expected=made.expected, boxes=made.boxes)
             found.append((deed, move))
         return found
-
-    def _push_deed(self, deed: Deed, move: Turn) -> None:
-        item = deed.item
-        reads = [self._variable(key) for key in item.reads]
-        writes = [self._variable(key) for key in item.writes]
-        if move.work.variable is not None and item.verb in _READERS:
-            reads.append(move.work.variable)
-        if item.verb == "keep":
-            writes.append(self._ready[move.number % (LAG + 1)])
-        self.engine.push(
-            partial(getattr(self.moves, item.verb), move, item.at),
-            reads,
-            writes,
-            lane=item.lane,
-            priority=item.priority,
-            name=deed.label,
-            deferred=item.deferred,
-        )
-
-
-_READERS = frozenset({"forward", "backward", "weigh", "nothing"})

@@ -97,6 +97,10 @@ class Rules:
         return self.clipped or self.checked
 
 
+READERS = frozenset({"feed", "ride", "nothing", "forward", "backward", "weigh"})
+"""Verbs that read the arrays of a batch, here and in a pipeline."""
+
+
 def rules(
     options: Options, order: Sequence[int], several: bool, summed: bool, settled: bool
 ) -> Rules:
