@@ -53,7 +53,11 @@ class _Walk:
         if record.row.onto:
             return self._go_on(record, outputs, given)
         results = record.row.vjp(record.inputs, outputs, given, **record.attrs)
-        for tensor, result in zip(record.inputs, results, strict=True):
+        pairs = list(zip(record.inputs, results, strict=True))
+        # Gradients of leaves first: in a plan they are then final sooner, and can travel while
+        # what goes on backwards is computed; and the inputs they need are free sooner.
+        pairs.sort(key=lambda pair: pair[0].creator is not None)
+        for tensor, result in pairs:
             if result is not None and tensor.requires_grad:
                 self.add(tensor, result() if callable(result) else result)
         return None

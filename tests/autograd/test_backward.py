@@ -217,6 +217,29 @@ def test_a_gradient_that_nobody_wants_is_not_computed():
     assert float(x.grad) == 1
 
 
+def test_gradients_of_leaves_are_made_before_those_that_go_on():
+    """They can travel while the walk goes on; the rule of a product names its input first."""
+    made = []
+
+    def lazily(name, gradient):
+        return lambda: made.append(name) or gradient
+
+    row = Primitive(
+        "scaled", "elementwise", lambda specs: specs[:1],
+        lambda xp, ins, outs, scratch: xp.multiply(*ins, out=outs[0]),
+        lambda inputs, outputs, given: [
+            lazily("input", given[0] * inputs[1]), lazily("weight", given[0] * inputs[0])
+        ],
+    )  # fmt: skip
+    x, w = leaf([2.0]), leaf([3.0])
+    with record():
+        y = apply_row(row, [x * 1.0, w], {})[0]
+    y.backward()
+
+    assert made == ["weight", "input"]
+    assert (float(x.grad), float(w.grad)) == (3, 2)
+
+
 def test_a_gradient_can_be_differentiated():
     x = leaf([0.5, 2.0])
     with record():
