@@ -43,7 +43,7 @@ class Handle:
         Called once with the statuses when all is complete, on the thread that finds it so.
     """
 
-    __slots__ = ("_complete", "_requests", "_statuses", "_what")
+    __slots__ = ("_complete", "_error", "_left", "_requests", "_statuses", "_what")
 
     def __init__(
         self,
@@ -54,7 +54,9 @@ class Handle:
         self._what = what
         self._requests = list(requests)
         self._statuses = [MPI.Status() for _ in self._requests]
+        self._left = list(range(len(self._statuses)))  # whose requests are not complete
         self._complete = finish
+        self._error: CommError | None = None
 
     def wait(self, pause_s: float = 0.0) -> None:
         """Block until all is complete; a second call returns at once.
@@ -79,8 +81,16 @@ class Handle:
         """Return whether all is complete, without blocking; raise as `wait` does."""
         return self._advance(MPI.Request.Testall)
 
+    def handles(self) -> Sequence["Handle"]:
+        """Return what MPI has to complete before this can go on: itself."""
+        return (self,) if self._requests else ()
+
     def _advance(self, function: Callable[..., bool]) -> bool:
+        if self._error is not None:
+            raise self._error
         statuses = self._statuses
+        if len(self._left) < len(statuses):
+            statuses = [statuses[i] for i in self._left]
         try:
             if self._requests and not function(self._requests, statuses):
                 return False
@@ -91,5 +101,38 @@ class Handle:
             raise _translated(self._what, (wrong or [error.Get_error_code()])[0]) from error
         complete, self._complete, self._requests = self._complete, None, []
         if complete is not None:
-            complete(statuses)
+            complete(self._statuses)
         return True
+
+    def _drop_null(self, error: MPI.Exception) -> bool:
+        """Keep ``error`` if it is of a request of this handle: MPI has freed that."""
+        if MPI.REQUEST_NULL not in self._requests:
+            return False
+        self._error = _translated(self._what, error.Get_error_code())
+        self._complete, self._requests, self._left = None, [], []
+        return True
+
+
+def wait_any(handles: Sequence[Handle]) -> None:
+    """Block inside MPI until one more message of any of these is complete.
+
+    The thread lets go of Python's lock, and spins as MPI does while it waits: on a core of its
+    own the fastest way, on a shared one it slows what it waits for.
+
+    Parameters
+    ----------
+    handles : sequence of Handle
+        None of them complete. Their `Handle.test` says afterwards which is, and raises what
+        went wrong.
+    """
+    places = [(handle, i) for handle in handles for i in range(len(handle._requests))]
+    status = MPI.Status()
+    try:
+        found = MPI.Request.Waitany([handle._requests[i] for handle, i in places], status)
+    except MPI.Exception as error:
+        if not any(handle._drop_null(error) for handle in handles):
+            raise _translated("a wait for messages", error.Get_error_code()) from error
+        return
+    handle, place = places[found]
+    del handle._requests[place]
+    handle._statuses[handle._left.pop(place)] = status

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from hpctrain.comm.buffers import pieces
 from hpctrain.comm.group import Group
-from hpctrain.comm.request import Handle, call
+from hpctrain.comm.request import Handle, call, wait_any
 from hpctrain.errors import CommError
 
 Result = TypeVar("Result")
@@ -43,6 +43,9 @@ class Pending(Protocol):
         pause_s : float, seconds
             Above 0, look this often and sleep in between; else spin.
         """
+
+    def handles(self) -> Sequence[Handle]:
+        """Return what MPI has to complete before this can go on; none if it is not MPI."""
 
 
 Steps = Iterator[Pending]
@@ -91,12 +94,13 @@ class Transfer:
         """Block until all is complete; a second call returns at once."""
         while not self.test():
             others = [transfer for transfer in self._under_way if transfer is not self]
-            if others or pause_s:
+            waiting = [self, *(transfer for transfer in others if not transfer.test())]
+            if pause_s or not block(waiting):
                 time.sleep(pause_s)  # with 0: let other threads and ranks have the core
-                for transfer in others:
-                    transfer.test()
-            elif self._current is not None:
-                self._attempt(self._current.wait)
+
+    def handles(self) -> Sequence[Handle]:
+        """Return what MPI has to complete before this can go on; none if it is not MPI."""
+        return () if self._current is None else self._current.handles()
 
     def _go_on(self) -> None:
         self._current = self._attempt(lambda: next(self._steps, None))
@@ -113,6 +117,30 @@ class Transfer:
     def _end(self, error: BaseException | None) -> None:
         self._done, self._error, self._current = True, error, None
         self._under_way.remove(self)
+
+
+def block(pending: Sequence[Pending]) -> bool:
+    """Block inside MPI until one of these can go on, if MPI is what all of them wait for.
+
+    Parameters
+    ----------
+    pending : sequence of Pending
+        None of them complete.
+
+    Returns
+    -------
+    bool
+        Whether it has blocked; if not, look again after a while.
+    """
+    handles: list[Handle] = []
+    for each in pending:
+        found = each.handles()
+        if not found:
+            return False
+        handles += found
+    if handles:
+        wait_any(handles)
+    return bool(handles)
 
 
 def exchange(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from hpctrain.comm.progress import Log
+from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending
 
 __all__ = ["noted", "slice_names"]
@@ -76,6 +77,9 @@ class _Noted:
         self._wait()
         self._pending.wait(pause_s)
         self._complete()
+
+    def handles(self) -> Sequence[Handle]:
+        return self._pending.handles()
 
     def _wait(self) -> None:
         if not self._waits:

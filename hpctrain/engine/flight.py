@@ -1,6 +1,7 @@
 """The tasks of one worker that are under way: one that runs, and deferred ones looked after."""
 
 from time import perf_counter_ns
+from typing import Any
 
 from hpctrain.engine.failure import Failure
 from hpctrain.engine.task import Task
@@ -64,6 +65,10 @@ class Flight:
                 found.append((task, failure))
         self.fresh = bool(found)
         return found
+
+    def pending(self) -> list[Any]:
+        """Return what is under way."""
+        return [entry[0].pending for entry in self._slots if entry is not None]
 
     def abandon(self) -> list[Task]:
         """Look after none of them any longer; return them."""

@@ -2,10 +2,13 @@
 
 import heapq
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Condition, Lock
+from threading import Condition, Lock, Thread
 from time import monotonic
+from typing import Any
 
+from hpctrain.engine.flight import Flight
 from hpctrain.engine.task import Task
 
 __all__ = ["Lane", "LaneSpec", "LaneStatistics", "ThreadedLane"]
@@ -27,12 +30,17 @@ class LaneSpec:
     pause_s : float
         How long a worker sleeps between two looks at its deferred tasks; 0 to look on and on,
         which is right only on a core of its own.
+    block : callable, optional
+        Instead of sleeping, wait until there is something new about one of these pendings, for
+        however long it takes; False if that cannot be waited for, but only be looked at. What
+        becomes ready meanwhile starts afterwards. Needs one worker.
     """
 
     workers: int = 1
     ordered: bool = False
     in_flight: int = 1
     pause_s: float = 0.0
+    block: Callable[[Sequence[Any]], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,39 @@ class ThreadedLane(Lane):
         self.room = Condition(lock)  # for pushers: a task is done
         self.idle = 0  # workers that wait
         self.blocked = 0  # pushers that wait
+        self.outside: Flight | None = None  # of a worker that waits without the lock
+        self._lock = lock
+
+    def worker(self, work: Callable[..., None], track: str) -> Thread:
+        """Make a thread that calls ``work`` with this lane and its track."""
+        name, left_waiting = f"hpctrain-{track}", self.spec.block is not None
+        return Thread(target=work, args=(self, track), name=name, daemon=left_waiting)
+
+    def rest(self, limit_s: float) -> None:
+        """Let a worker sleep until it is woken up, or for ``limit_s``."""
+        self.idle += 1
+        self.awake.wait(limit_s)
+        self.idle -= 1
+
+    def look_away(self, flight: Flight) -> None:
+        """Let a worker wait until there may be something new about what is under way."""
+        if self.spec.block is not None:
+            self.outside = flight
+            self._lock.release()
+            try:
+                blocked = self.spec.block(flight.pending())
+            finally:
+                self._lock.acquire()
+                self.outside = None
+            if blocked:
+                return
+        if self.spec.pause_s:
+            self.rest(self.spec.pause_s)
+
+    def abandon(self, flight: Flight) -> None:
+        """Count what is under way as done, and look after it no longer."""
+        for left in flight.abandon():
+            self.settle(left, skipped=True)
 
     def offer(self, task: Task) -> None:
         """Add a ready task and wake a worker if one sleeps."""

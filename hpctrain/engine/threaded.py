@@ -1,7 +1,7 @@
 """The asynchronous engine: worker threads per lane, one lock for all of its state."""
 
 from collections.abc import Callable, Mapping
-from threading import Condition, Lock, Thread, get_ident, main_thread
+from threading import Condition, Lock, get_ident, main_thread
 
 from hpctrain.engine.failure import Failure, Ledger
 from hpctrain.engine.flight import Flight
@@ -16,6 +16,8 @@ __all__ = ["ThreadedEngine"]
 
 # How often an idle worker looks whether the main thread has ended without closing.
 IDLE_S = 0.25
+# How long a worker that waits outside is waited for when all is dropped.
+GRACE_S = 1.0
 
 
 class ThreadedEngine(Engine):
@@ -63,11 +65,11 @@ class ThreadedEngine(Engine):
         self._closing = False
         self._dropping = False
         self._closed = False
-        self._threads = [
-            Thread(target=self._work, args=(lane, track), name=f"hpctrain-{track}")
+        self._threads = {
+            lane.worker(self._work, track): lane
             for lane in self._lanes.values()
             for track in lane.tracks()
-        ]
+        }
         for thread in self._threads:
             thread.start()
         self._workers = {thread.ident for thread in self._threads}
@@ -130,8 +132,9 @@ class ThreadedEngine(Engine):
             self._drain()
             for lane in self._lanes.values():
                 lane.awake.notify_all()
-        for thread in self._threads:
-            thread.join()
+        for thread, lane in self._threads.items():
+            # What a worker waits for outside may never come, once all is dropped.
+            thread.join(GRACE_S if drop and lane.outside is not None else None)
         with self._lock:
             self._closed = True
             self._workers.clear()  # the system may give their identifiers to new threads
@@ -178,6 +181,8 @@ class ThreadedEngine(Engine):
         self._dropping = self._dropping or drop
         for lane in self._lanes.values():
             lane.room.notify_all()
+            if drop and lane.outside is not None:
+                lane.abandon(lane.outside)
         self._settled.notify_all()
 
     def _quiet(self) -> bool:
@@ -215,8 +220,7 @@ class ThreadedEngine(Engine):
                 if task is not None:
                     self._start(lane, flight, task)
                 if self._dropping:
-                    for left in flight.abandon():  # others may have dropped their part
-                        lane.settle(left, skipped=True)
+                    lane.abandon(flight)  # others may have dropped their part
                     self._settled.notify_all()
                 elif flight:
                     self._look_after(lane, flight)
@@ -225,11 +229,8 @@ class ThreadedEngine(Engine):
     def _take(self, lane: ThreadedLane, flight: Flight) -> Task | None:
         """Wait for a ready task; None to look after what is under way, or to end."""
         if flight:
-            pause_s = lane.spec.pause_s
-            if pause_s and (flight.full or not lane) and not flight.fresh:
-                lane.idle += 1
-                lane.awake.wait(pause_s)
-                lane.idle -= 1
+            if (flight.full or not lane) and not flight.fresh and not self._dropping:
+                lane.look_away(flight)
             return lane.take() if lane and not flight.full and not self._dropping else None
         while not lane or self._dropping:
             # The interpreter joins the workers before it ends.  If the main thread has ended
@@ -238,9 +239,7 @@ class ThreadedEngine(Engine):
                 self._begin_close(drop=False)
             if self._dropping or (self._closing and self._quiet()):
                 return None
-            lane.idle += 1
-            lane.awake.wait(IDLE_S)
-            lane.idle -= 1
+            lane.rest(IDLE_S)
         return lane.take()
 
     def _start(self, lane: ThreadedLane, flight: Flight, task: Task) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpctrain import backend
+from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending
 from hpctrain.comm.watched import noted, slice_names
 from hpctrain.parallel.flat import FlatParameters, Slice
@@ -120,8 +121,11 @@ class Summed:
             return self._noted(self._rows.begin(piece, number), piece)
         array, back = _on_host(self._buffer[piece.start : piece.stop])
         exact = 0 if piece.index else self._riders
-        pending = self.transport.allreduce(array, piece.index, exact)
+        pending = self._sum(array, piece.index, exact)
         return self._noted(_returned(pending, array, back), piece)
+
+    def _sum(self, array: Any, key: int, exact: int) -> Pending:
+        return self.transport.allreduce(array, key, exact)
 
     def nbytes(self, piece: Slice) -> int:
         """Return how many bytes this rank sends for a slice."""
@@ -161,25 +165,28 @@ class Shared(Summed):
     models", SC 2020 (the first stage).
     """
 
-    def begin(self, piece: Slice, number: int = 0) -> Pending | None:
+    def _sum(self, array: Any, key: int, exact: int) -> Pending:
         """Start to sum this rank's part of a slice."""
-        array, back = _on_host(self._buffer[piece.start : piece.stop])
-        exact = 0 if piece.index else self._riders
-        pending = self.transport.reduce_scatter(array, piece.index, exact)
-        return self._noted(_returned(pending, array, back), piece)
+        return self.transport.reduce_scatter(array, key, exact)
 
     def own(self, piece: Slice) -> tuple[int, int]:
         """Return this rank's part of ``piece``."""
+        if self._rows is not None and self._rows.come_back(piece.index):
+            return self._rows.own(piece)
         part = self.transport.part(piece.stop - piece.start)
         return piece.start + part.start, piece.start + part.stop
 
     def gather(self, piece: Slice) -> Pending | None:
         """Start to fetch the parameters of ``piece`` that others have updated."""
-        array, back = _on_host(self._flat.weights[piece.start : piece.stop])
-        pending = _returned(self.transport.allgather(array, piece.index), array, back)
         # Noted apart: the sum of a slice has its own count of steps.
         name = f"{self._names[piece.index]}, the new parameters"
-        return noted(pending, self._way.log, ~piece.index, name)
+        return noted(self._gathered(piece), self._way.log, ~piece.index, name)
+
+    def _gathered(self, piece: Slice) -> Pending:
+        if self._rows is not None and self._rows.come_back(piece.index):
+            return self._rows.gather(piece)
+        array, back = _on_host(self._flat.weights[piece.start : piece.stop])
+        return _returned(self.transport.allgather(array, piece.index), array, back)
 
 
 def exchange_by(
@@ -201,10 +208,9 @@ def exchange_by(
         return Traded(way.trade, sent, state.flat, names, way.log)
     if way.transport is None or way.transport.size == 1:
         return Alone()
-    if options.sharded:
-        return Shared(way, sent, state.flat, None, names)
     rows = RowSlices(way.rows, sent, state.flat, found) if way.rows and found else None
-    return Summed(way, sent, state.flat, rows, names)
+    kind = Shared if options.sharded else Summed
+    return kind(way, sent, state.flat, rows, names)
 
 
 def _on_host(array: Any) -> tuple[np.ndarray, Any]:
@@ -232,6 +238,9 @@ class _Staged:
     def wait(self, pause_s: float = 0.0) -> None:
         self._pending.wait(pause_s)
         self._finish()
+
+    def handles(self) -> Sequence[Handle]:
+        return self._pending.handles()
 
     def _finish(self) -> None:
         self._back[...] = backend.module_of(self._back).asarray(self._host)

@@ -120,3 +120,6 @@ class _Noted:
         if done:
             self._meter.done()
         return done
+
+    def handles(self) -> Any:
+        return self._pending.handles()

@@ -227,6 +227,9 @@ class _Together:
         self._handles = []
         self._close()
 
+    def handles(self) -> list[Handle]:
+        return self._handles
+
     def _close(self) -> None:
         for letter in self._letters:
             letter.close()

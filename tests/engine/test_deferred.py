@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from hpctrain.engine import LaneSpec, SerialEngine, ThreadedEngine, create
+from hpctrain.engine import LaneSpec, SerialEngine, ThreadedEngine, create, threaded
 from hpctrain.errors import ConfigError, EngineError
 from hpctrain.trace import Recorder
 
@@ -167,3 +167,60 @@ def test_what_is_under_way_is_left_behind_by_a_drop():
     engine.close(drop=True)
 
     assert engine.running() == []
+
+
+def blocking(block, **how):
+    return ThreadedEngine({"compute": 1, "comm": LaneSpec(ordered=True, block=block, **how)})
+
+
+def test_a_lane_that_blocks_is_asked_once_there_is_nothing_else_to_start():
+    asked, gate = [], threading.Event()
+
+    def block(pending):
+        asked.append([letter.name for letter in pending])
+        pending[-1].arrived.set()
+        return True
+
+    with blocking(block, in_flight=2) as engine:
+        x = engine.variable()
+        engine.push(lambda: gate.wait(LIMIT_S), writes=[x])
+        for i in range(4):
+            engine.push(Letter(i), reads=[x], lane="comm", deferred=True)
+        gate.set()
+        engine.wait_all()
+
+    assert asked == [[0, 1], [0, 2], [0, 3], [0]]
+
+
+def test_a_lane_whose_pendings_cannot_be_waited_for_looks_again():
+    letter, looks = Letter(), []
+
+    def block(pending):
+        looks.append(pending)
+        if len(looks) == 3:
+            letter.arrived.set()
+        return False
+
+    with blocking(block, pause_s=PAUSE_S) as engine:
+        engine.push(letter, lane="comm", deferred=True)
+        engine.wait_all()
+
+    assert looks == [[letter]] * 3
+
+
+def test_a_worker_that_waits_for_ever_does_not_hold_up_a_drop(monkeypatch):
+    monkeypatch.setattr(threaded, "GRACE_S", 0.01)
+    inside, never = threading.Event(), threading.Event()
+
+    def block(pending):
+        inside.set()
+        return never.wait(LIMIT_S)
+
+    engine = blocking(block)
+    engine.push(Letter(), lane="comm", deferred=True)
+    assert inside.wait(LIMIT_S)
+
+    engine.close(drop=True)
+
+    assert engine.running() == []
+    never.set()
