@@ -23,7 +23,6 @@ from hpctrain.parallel.work import LAG, Options
 
 __all__ = [
     "Data",
-    "check",
     "loader",
     "memory",
     "objective",
@@ -62,24 +61,7 @@ def open_data(config: Config, world: World, verify: bool = True) -> Data:
     ------
     DataError
         On all ranks, naming every damaged file.
-    ConfigError
-        If the batch is smaller than the number of ranks.
     """
-    stages = config.parallel.pipeline
-    if config.data.batch * stages < world.size:
-        raise ConfigError(
-            f"data.batch: got {config.data.batch} records for {world.size // stages} "
-            f"{'replicas' if stages > 1 else 'ranks'}, needed at least one for each; raise "
-            "data.batch or start fewer ranks"
-        )
-
-    units = -(-config.data.batch // (shard(config) or 1))
-    if units * stages < world.size:
-        raise ConfigError(
-            f"exchange.shard: a batch of {config.data.batch} records has {units} shards of "
-            f"{shard(config)}, needed at least one for each of {world.size} ranks; raise "
-            "data.batch, lower exchange.shard, or set exchange.reproducible to run"
-        )
 
     def opened(path: str) -> Records:
         return open_records(
@@ -140,16 +122,6 @@ def loader(
     )
 
 
-def check(config: Config) -> None:
-    """Raise `ConfigError` if settings of the step do not go together."""
-    if config.optim.sharded and config.optim.clip_norm and shard(config):
-        raise ConfigError(
-            f"optim.sharded: got true with optim.clip_norm = {config.optim.clip_norm:g} and "
-            "exchange.reproducible = ranks, but the norm is a sum over the parts of the ranks, "
-            "whose bits go by their number; leave out one of the three"
-        )
-
-
 def steps_per_epoch(config: Config, plan: Plan) -> int:
     """Return the steps that the batches of an epoch make."""
     return -(-plan.steps // config.data.accumulate)
@@ -180,20 +152,9 @@ def together(config: Config, world: World, pause_s: float = 0.0) -> Combine | No
     """Make what takes batch statistics over all ranks; None where each takes its own.
 
     Collective, on the main thread.
-
-    Raises
-    ------
-    ConfigError
-        If batches are cut into shards that are computed one after the other.
     """
     if not config.parallel.sync_bn:
         return None
-    if shard(config):
-        raise ConfigError(
-            "parallel.sync_bn: got true with exchange.reproducible = ranks, which computes the "
-            f"shards of {shard(config)} samples one after the other, needed all at once; set "
-            "parallel.sync_bn to false or exchange.reproducible to run"
-        )
     return Combine(world.group, pause_s) if world.size > 1 else None
 
 

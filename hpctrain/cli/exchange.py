@@ -4,15 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from hpctrain.comm.compress import codec
 from hpctrain.comm.group import Group
 from hpctrain.comm.probe import spare_core
 from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import DEFAULT_LANES, LaneSpec
-from hpctrain.errors import ConfigError
 from hpctrain.graph.native import available, compiler
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way, connect
@@ -122,18 +119,8 @@ def way_of(
     Raises
     ------
     ConfigError
-        If the settings do not go together, or not with these ranks.
+        If these ranks cannot have that path, or the codec does not take this dtype.
     """
-    if traffic.wire != "none" and options.shard:
-        raise ConfigError(
-            f"exchange.wire: got {traffic.wire} with exchange.reproducible ranks, whose sums "
-            "travel in float64; set wire to none, or reproducible to run"
-        )
-    if traffic.wire != "none" and state.flat.dtype != np.float32:
-        raise ConfigError(
-            f"exchange.wire: got {traffic.wire} for gradients in {state.flat.dtype}, needed "
-            "float32; set wire to none"
-        )
     way = connect(
         traffic.path,
         group or world.group,

@@ -1,4 +1,4 @@
-"""From a configuration to a pipeline: refusals, the mesh, and the step of one rank."""
+"""From a configuration to a pipeline: the mesh, and the step of one rank."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,6 @@ from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import LaneSpec
-from hpctrain.errors import ConfigError
 from hpctrain.io.sampler import part
 from hpctrain.nn import Block
 from hpctrain.parallel.hollow import fill, hollow, start_hollow
@@ -28,7 +27,7 @@ from hpctrain.trace import Recorder
 from hpctrain.train.console import Console
 
 __all__ = [
-    "Place", "banner", "check", "lanes", "layout_of", "mesh_of", "replica", "step_of", "tell",
+    "Place", "banner", "lanes", "layout_of", "mesh_of", "replica", "step_of", "tell",
 ]  # fmt: skip
 
 
@@ -39,37 +38,6 @@ class Place(NamedTuple):
     cores: float
     log: Any
     traffic: Traffic
-
-
-def check(config: Config) -> None:
-    """Raise `ConfigError` if settings do not go together with stages."""
-    p = config.parallel
-    if p.pipeline == 1:
-        if p.chunks > 1:
-            raise ConfigError(
-                f"parallel.chunks: got {p.chunks} with one stage, needed parallel.pipeline of "
-                "at least 2; leave it at 1"
-            )
-        return
-    if p.chunks > 1 and p.schedule != "interleaved":
-        raise ConfigError(
-            f"parallel.chunks: got {p.chunks} with schedule {p.schedule}, needed interleaved"
-        )
-    refused = {
-        "exchange.reproducible = ranks": build.shard(config) > 0,
-        "parallel.sync_bn": p.sync_bn,
-        "exchange.tune": config.exchange.tune,
-        "memory.budget": bool(config.memory.budget),
-        "memory.recompute = sqrt": config.memory.recompute == "sqrt",
-        f"exchange.wire = {config.exchange.wire}": config.exchange.wire != "none",
-        f"exchange.kind = {config.exchange.kind}": config.exchange.kind != "allreduce",
-    }
-    for name, found in refused.items():
-        if found:
-            raise ConfigError(
-                f"parallel.pipeline: got {p.pipeline} with {name}, which works on a whole "
-                "model; leave out one of them"
-            )
 
 
 def mesh_of(config: Config, world: World) -> Mesh | None:

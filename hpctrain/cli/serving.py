@@ -22,7 +22,6 @@ from hpctrain.comm.stall import Watch
 from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import Engine
-from hpctrain.errors import ConfigError
 from hpctrain.graph.native import available, compiler
 from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.data_parallel import DataParallel
@@ -38,32 +37,10 @@ from hpctrain.parallel.work import Options
 from hpctrain.train.signals import StopFlag, time_left
 from hpctrain.train.trainer import Outcome
 
-__all__ = ["check", "end", "in_step", "terms_of", "train", "worker"]
+__all__ = ["end", "in_step", "terms_of", "train", "worker"]
 
 EVERY = 2**62  # exchanges that a server counts as started: it is never the one waited for
 Facts = Callable[[Config, ModelState], dict[str, str]]
-
-
-def check(config: Config) -> None:
-    """Raise `ConfigError` if settings do not go together with servers."""
-    if config.exchange.kind != "server":
-        return
-    terms_of(config).check(build.options(config, True, 0.0))
-    refused = {
-        "parallel.pipeline": config.parallel.pipeline > 1,
-        "exchange.tune": config.exchange.tune,
-        "exchange.wire with exchange.reproducible = ranks": bool(build.shard(config))
-        and config.exchange.wire != "none",
-        "exchange.wire with device.precision = float64": config.exchange.wire != "none"
-        and config.device.precision != "float32",
-        "parallel.sync_bn": config.parallel.sync_bn and config.exchange.mode != "sync",
-    }
-    for name, there in refused.items():
-        if there:
-            raise ConfigError(
-                f"{name}: it does not go together with exchange.kind server in mode "
-                f"{config.exchange.mode}; leave out one of them"
-            )
 
 
 def terms_of(config: Config) -> Terms:

@@ -20,8 +20,8 @@ from hpctrain.comm.crew import Crew
 from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.stall import Watch
 from hpctrain.comm.world import World, start
-from hpctrain.config import NOT_COUNTED, Config, digest, load, split, to_toml
-from hpctrain.errors import ConfigError, HpctrainError
+from hpctrain.config import NOT_COUNTED, Config, check_ranks, digest, load, split, to_toml
+from hpctrain.errors import HpctrainError
 from hpctrain.graph.fused import prepare
 from hpctrain.graph.marks import AGAIN
 from hpctrain.graph.native import fuses
@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
         "ignore", "(overflow|invalid value|divide by zero) encountered", RuntimeWarning
     )
     with start() as world:
-        config = guard.agreed(world.control, lambda: _configured(argv))
+        config = guard.agreed(world.control, lambda: _configured(argv, world.size))
         if config.exchange.kind == "server":
             outcome = serving.train(config, world, _train, _facts)
         else:
@@ -64,17 +64,10 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _configured(argv: Sequence[str]) -> Config:
+def _configured(argv: Sequence[str], ranks: int) -> Config:
     words, flags = split(argv)
     config = load(words or [DEFAULT], flags, os.environ)[0]
-    if config.parallel.tensor != 1:
-        raise ConfigError(
-            f"parallel.tensor: got {config.parallel.tensor}, but layers are not shared by "
-            "ranks; leave it at 1, and take parallel.pipeline for a model in stages"
-        )
-    build.check(config)
-    pipeline.check(config)
-    serving.check(config)
+    check_ranks(config, ranks)
     return config
 
 

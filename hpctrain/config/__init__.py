@@ -4,6 +4,7 @@ The settings are sections of plain values (``schema``), one frozen struct each. 
 collected from four places, later ones winning: the defaults, TOML files, environment variables
 such as ``HPCTRAIN__OPTIM__LR`` and flags such as ``--optim.lr 0.1`` (``load``).  Whatever is
 wrong ends as one ``ConfigError`` that names the place, what was there and what was needed.
+What does not go together is a table (``conflicts``), looked through before any work.
 
 ``to_toml`` writes a configuration with every value and its meaning, so that a run directory
 explains itself; read back, it gives the same configuration.  ``digest`` tells whether two
@@ -18,6 +19,7 @@ The flags are parsed here and not by a library for command lines: each value mus
 place it came from and pass the same checks whether a file, a variable or a flag gave it.
 """
 
+from hpctrain.config.conflicts import check_ranks
 from hpctrain.config.digest import NOT_COUNTED, digest
 from hpctrain.config.load import Provenance, load
 from hpctrain.config.render import help_text, to_toml
@@ -28,6 +30,7 @@ __all__ = [
     "NOT_COUNTED",
     "Config",
     "Provenance",
+    "check_ranks",
     "digest",
     "help_text",
     "load",

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from hpctrain.config.conflicts import check
 from hpctrain.config.fields import Key, keys
 from hpctrain.config.lookup import find
 from hpctrain.config.schema import Config
@@ -63,7 +64,7 @@ def load(
         values[key.path] = value
         provenance[key.path] = setting.source
     config = _build(values)
-    _check_together(config)
+    check(config)
     return config, provenance
 
 
@@ -137,20 +138,3 @@ def _build(values: Mapping[str, Any]) -> Config:
         section, _, name = path.partition(".")
         nested.setdefault(section, {})[name] = value
     return msgspec.convert(nested, Config)
-
-
-def _check_together(config: Config) -> None:
-    """Check what no key can be held to alone."""
-    first, _, last = config.run.profile.partition(":")
-    if first and int(first) > int(last):
-        raise ConfigError(
-            f'run.profile: got "{config.run.profile}", needed a first step not after the last'
-        )
-    data = config.data
-    if bool(data.inputs) != bool(data.targets):
-        given, missing = ("inputs", "targets") if data.inputs else ("targets", "inputs")
-        raise ConfigError(f"data.{missing}: got none, needed some, as data.{given} is set")
-    if config.optim.nesterov and config.optim.momentum == 0:
-        raise ConfigError(
-            "optim.momentum: got 0, needed a number > 0, as optim.nesterov is true"
-        )

@@ -10,8 +10,9 @@ from hpctrain.comm.compress import Codec
 from hpctrain.errors import ConfigError
 from hpctrain.parallel.work import Options
 
-__all__ = ["MODES", "Terms", "body_bytes"]
+__all__ = ["CODED", "MODES", "Terms", "body_bytes"]
 
+CODED = 1  # flag of a value: an encoded change
 MODES = ("sync", "async", "bounded")
 
 
@@ -37,6 +38,8 @@ class Terms:
         Whether letters have checksums.
     codec : callable
         Makes a codec for what travels, or returns None. Each is used by one thread.
+    shared : bool
+        Whether ranks of one host share memory, where nothing is encoded.
     """
 
     servers: int = 1
@@ -45,6 +48,7 @@ class Terms:
     compensation: float = 0.0
     debug: bool = False
     codec: Callable[[], Codec | None] = _plain
+    shared: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -71,14 +75,14 @@ class Terms:
         """Raise `ConfigError` if servers cannot carry out steps with these options."""
         if options.sharded:
             raise ConfigError(
-                "optim.sharded: got true with exchange.kind server, whose servers keep the "
-                "optimizer's state already; set it to false"
+                "servers: got Options.sharded, but servers keep the optimizer's state already; "
+                "set it to False"
             )
         if not self.sync and (options.clip_norm or options.skip):
-            what = "optim.nonfinite skip" if options.skip else "optim.clip_norm"
+            what = "skip" if options.skip else "clip_norm"
             raise ConfigError(
-                f"{what}: it looks at the gradient of a whole step, which there is not in "
-                f"exchange.mode {self.mode}; choose sync, or do without"
+                f"servers: got Options.{what}, which looks at the gradient of a whole "
+                f"step, and mode {self.mode}, which has none; choose sync, or do without"
             )
 
 

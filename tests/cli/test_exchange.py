@@ -24,7 +24,6 @@ from hpctrain.comm.group import Group
 from hpctrain.comm.timeline import Link
 from hpctrain.config import Config, load
 from hpctrain.engine import DEFAULT_LANES
-from hpctrain.errors import ConfigError
 from hpctrain.optim import SGD
 from hpctrain.parallel import ways
 from hpctrain.parallel.state import ModelState
@@ -152,27 +151,6 @@ def state_of(dtype="float32"):
     net.initialize()
     net.cast(dtype)
     return ModelState(net.collect_params(), SGD())
-
-
-@pytest.mark.parametrize("wire", ["fp16", "bf16", "2bit", "topk"])
-def test_compression_with_the_same_bits_on_any_ranks_is_refused(world, wire):
-    with pytest.raises(ConfigError) as caught:
-        way_of(Traffic(wire=wire), world, state_of(), Options(shard=8))
-
-    assert str(caught.value) == (
-        f"exchange.wire: got {wire} with exchange.reproducible ranks, whose sums travel in "
-        "float64; set wire to none, or reproducible to run"
-    )
-
-
-@pytest.mark.parametrize("wire", ["fp16", "bf16", "2bit", "topk"])
-def test_compression_of_double_precision_is_refused(world, wire):
-    with pytest.raises(ConfigError) as caught:
-        way_of(Traffic(wire=wire), world, state_of("float64"), Options())
-
-    assert str(caught.value) == (
-        f"exchange.wire: got {wire} for gradients in float64, needed float32; set wire to none"
-    )
 
 
 @pytest.mark.parametrize("wire", ["none", "fp16", "bf16", "2bit", "topk"])

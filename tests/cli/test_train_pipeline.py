@@ -117,22 +117,6 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(train, tmp_path, tmp_path_fa
     compare(last(tmp_path, "second")[0], last(other)[0], exact=True)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"exchange.reproducible": "ranks"}, "exchange.reproducible = ranks"),
-        ({"parallel.chunks": 2}, "needed interleaved"),
-        ({"exchange.wire": "fp16"}, "exchange.wire = fp16"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_in_a_sentence(train, tmp_path, settings, words):
-    ended = train(2, **{"parallel.pipeline": 2, **settings}).end()
-
-    assert ended.code == 2
-    assert words in ended.err and "Traceback" not in ended.err
-    assert not (tmp_path / "runs").exists()
-
-
 def test_ranks_that_are_no_multiple_of_the_stages_are_refused(train):
     ended = train(3, **{"parallel.pipeline": 2}).end()
 

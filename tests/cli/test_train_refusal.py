@@ -72,14 +72,6 @@ def nothing_to_synchronise(data, folder):
     return {"parallel.sync_bn": "true"}, "model mlp, which has no layer nn.BatchNorm"
 
 
-def shards_apart(data, folder):
-    return {
-        "parallel.sync_bn": "true",
-        "exchange.reproducible": "ranks",
-        "exchange.shard": 2,
-    }, "parallel.sync_bn: got true with exchange.reproducible = ranks"
-
-
 def parts_that_clip(data, folder):
     return {
         "optim.sharded": "true",
@@ -91,7 +83,7 @@ def parts_that_clip(data, folder):
 CASES = [
     missing, truncated, flipped, wrong_type, small_batch, unknown_model, no_function,
     unfit_model, wrong_argument, pipeline, too_many_threads, no_checkpoint, tight_budget,
-    nothing_to_synchronise, shards_apart, parts_that_clip,
+    nothing_to_synchronise, parts_that_clip,
 ]  # fmt: skip
 
 

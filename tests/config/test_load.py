@@ -138,18 +138,6 @@ def test_the_text_of_a_flag_is_read_as_the_type_of_its_key(argv, section, key, v
         ("[optim]\nlr = = 1", "run.toml:2:6: not valid TOML: invalid value"),
         ("[optim]\nlr =", "run.toml: not valid TOML: invalid value at the end of the file"),
         (b"\xff", "run.toml: got a byte at 0 that is not UTF-8, needed a TOML file"),
-        (
-            '[run]\nprofile = "20:10"',
-            'run.profile: got "20:10", needed a first step not after the last',
-        ),
-        (
-            '[data]\ninputs = ["x"]',
-            "data.targets: got none, needed some, as data.inputs is set",
-        ),
-        (
-            "[optim]\nnesterov = true\nmomentum = 0",
-            "optim.momentum: got 0, needed a number > 0, as optim.nesterov is true",
-        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_in_one_sentence(write, text, sentence):

@@ -93,7 +93,7 @@ def test_one_worker_trains_the_same_in_every_mode(world, mode):
 @pytest.mark.parametrize("options", [Options(sharded=True), Options(shard=2)])
 def test_options_that_servers_cannot_carry_out_are_refused(options):
     if options.sharded:
-        with pytest.raises(ConfigError, match=r"optim\.sharded"):
+        with pytest.raises(ConfigError, match=r"Options\.sharded"):
             Terms().check(options)
     else:
         Terms().check(options)
@@ -102,5 +102,5 @@ def test_options_that_servers_cannot_carry_out_are_refused(options):
 @pytest.mark.parametrize("options", [Options(clip_norm=1.0), Options(skip=True)])
 def test_without_rounds_nothing_can_depend_on_a_whole_gradient(options):
     Terms().check(options)
-    with pytest.raises(ConfigError, match=r"which there is not in exchange\.mode async"):
+    with pytest.raises(ConfigError, match="mode async, which has none"):
         Terms(mode="async").check(options)

@@ -1,0 +1,182 @@
+"""What does not go together: each row of the table, and that it refuses no more than that."""
+
+import re
+
+import pytest
+
+from hpctrain.config import Config, check_ranks, load
+from hpctrain.config.conflicts import CONFLICTS, check
+from hpctrain.errors import ConfigError
+
+pytestmark = pytest.mark.serial
+
+STAGED = {"parallel.pipeline": 2}
+SERVED = {"exchange.kind": "server"}
+SHARDS = {"exchange.reproducible": "ranks"}
+WHOLE = "parallel.pipeline: got 2 with {}, which works on a whole model; leave out one of them"
+ROUNDLESS = (
+    "{}: it looks at the gradient of a whole step, which there is not with exchange.mode = "
+    "async; choose sync, or do without"
+)
+
+# For each row, in its order: settings of which each takes part, others, and the sentence.
+CASES = [
+    (
+        {"run.profile": "20:10"},
+        {},
+        'run.profile: got "20:10", needed a first step not after the last',
+    ),
+    ({"data.inputs": "x"}, {}, "data.targets: got none, needed some, as data.inputs is set"),
+    ({"data.targets": "x"}, {}, "data.inputs: got none, needed some, as data.targets is set"),
+    (
+        {"optim.nesterov": "true", "optim.momentum": 0},
+        {},
+        "optim.momentum: got 0, needed a number > 0, as optim.nesterov is true",
+    ),
+    (
+        {"parallel.tensor": 2},
+        {},
+        "parallel.tensor: got 2, needed 1, for layers are not shared by ranks; take "
+        "parallel.pipeline for a model in stages",
+    ),
+    (
+        {"optim.sharded": "true", "optim.clip_norm": 0.5, **SHARDS},
+        {},
+        "optim.sharded: got true with optim.clip_norm = 0.5 and exchange.reproducible = ranks, "
+        "but the norm is a sum over the parts of the ranks, whose bits go by their number; "
+        "leave out one of the three",
+    ),
+    (
+        {"parallel.chunks": 3},
+        {},
+        "parallel.chunks: got 3 with one stage, needed parallel.pipeline of at least 2; leave "
+        "it at 1",
+    ),
+    (
+        {"parallel.chunks": 3},
+        STAGED,
+        "parallel.chunks: got 3 with parallel.schedule = 1f1b, needed interleaved; leave it "
+        "at 1, or choose that",
+    ),
+    ({**STAGED, **SHARDS}, {}, WHOLE.format("exchange.reproducible = ranks")),
+    ({**STAGED, "parallel.sync_bn": "true"}, {}, WHOLE.format("parallel.sync_bn")),
+    ({**STAGED, "exchange.tune": "true"}, {}, WHOLE.format("exchange.tune")),
+    ({**STAGED, "memory.budget": "1GiB"}, {}, WHOLE.format("memory.budget")),
+    ({**STAGED, "memory.recompute": "sqrt"}, {}, WHOLE.format("memory.recompute = sqrt")),
+    ({**STAGED, "exchange.wire": "fp16"}, {}, WHOLE.format("exchange.wire = fp16")),
+    ({**STAGED, **SERVED}, {}, WHOLE.format("exchange.kind = server")),
+    (
+        {"parallel.sync_bn": "true", **SHARDS},
+        {"exchange.shard": 4},
+        "parallel.sync_bn: got true with exchange.reproducible = ranks, which computes the "
+        "shards of 4 samples one after the other, needed all at once; set parallel.sync_bn to "
+        "false or exchange.reproducible to run",
+    ),
+    (
+        {"exchange.wire": "2bit", **SHARDS},
+        {},
+        "exchange.wire: got 2bit with exchange.reproducible = ranks, whose sums travel in "
+        "float64; set wire to none, or reproducible to run",
+    ),
+    (
+        {"exchange.wire": "topk", "device.precision": "float64"},
+        {},
+        "exchange.wire: got topk for gradients in float64, needed float32; set wire to none",
+    ),
+    (
+        {"optim.sharded": "true", **SERVED},
+        {},
+        "optim.sharded: got true with exchange.kind = server, whose servers keep the "
+        "optimizer's state already; set it to false",
+    ),
+    (
+        {"optim.clip_norm": 1, **SERVED, "exchange.mode": "async"},
+        {},
+        ROUNDLESS.format("optim.clip_norm"),
+    ),
+    (
+        {"optim.nonfinite": "skip", **SERVED, "exchange.mode": "async"},
+        {},
+        ROUNDLESS.format("optim.nonfinite = skip"),
+    ),
+    (
+        {"parallel.sync_bn": "true", **SERVED, "exchange.mode": "bounded"},
+        {},
+        "parallel.sync_bn: got true with exchange.mode = bounded, in which workers do not step "
+        "together, needed sync; leave out one of them",
+    ),
+    (
+        {"exchange.tune": "true", **SERVED},
+        {},
+        "exchange.tune: got true with exchange.kind = server, needed allreduce; leave out one "
+        "of them",
+    ),
+]
+
+
+def refusal(settings):
+    """Return the sentence with which settings are refused; empty if they are taken."""
+    try:
+        load([], [(name, str(value)) for name, value in settings.items()])
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("settings", "beside", "sentence"), CASES)
+def test_settings_that_do_not_go_together_are_refused_by_name(settings, beside, sentence):
+    assert refusal({**settings, **beside}) == sentence
+
+
+@pytest.mark.parametrize(("settings", "beside", "sentence"), CASES)
+def test_without_any_one_of_them_the_others_are_taken(settings, beside, sentence):
+    for name in settings:
+        rest = {other: value for other, value in settings.items() if other != name}
+        assert refusal({**rest, **beside}) == ""
+
+
+def test_each_row_has_a_case():
+    for row, (*_, sentence) in zip(CONFLICTS, CASES, strict=True):
+        pattern = re.sub(r"\\\{.*?\\\}", ".*", re.escape(row.sentence))
+        assert re.fullmatch(pattern, sentence)
+
+
+def test_the_defaults_go_together():
+    check(Config())
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "sentence"),
+    [
+        (
+            {"data.batch": 2},
+            3,
+            "data.batch: got 2 records for 3 ranks, needed at least one for each; raise "
+            "data.batch or start fewer ranks",
+        ),
+        (
+            {"data.batch": 2, **STAGED},
+            6,
+            "data.batch: got 2 records for 3 replicas, needed at least one for each; raise "
+            "data.batch or start fewer ranks",
+        ),
+        (
+            {"data.batch": 9, "exchange.shard": 4, **SHARDS},
+            4,
+            "exchange.shard: a batch of 9 records has 3 shards of 4, needed at least one for "
+            "each of 4 ranks; raise data.batch, lower exchange.shard, or set "
+            "exchange.reproducible to run",
+        ),
+        ({"data.batch": 2, **SERVED, "exchange.servers": 2}, 4, ""),
+        ({"data.batch": 2, **STAGED}, 5, ""),
+        ({"data.batch": 9, "exchange.shard": 4, **SHARDS}, 3, ""),
+    ],
+)
+def test_a_batch_that_is_too_small_for_its_ranks_is_refused(settings, ranks, sentence):
+    config, _ = load([], [(name, str(value)) for name, value in settings.items()])
+    try:
+        check_ranks(config, ranks)
+    except ConfigError as error:
+        assert str(error) == sentence
+    else:
+        assert sentence == ""
