@@ -11,7 +11,7 @@ from hpctrain.backend import CPU, Device
 from hpctrain.graph.cuts import node_seconds
 from hpctrain.graph.ir import Graph, Node
 
-__all__ = ["measured_seconds"]
+__all__ = ["made_up_array", "measured_seconds"]
 
 REPEATS = 3  # of which the fastest counts; the first one warms up kernels and caches
 
@@ -52,7 +52,7 @@ def _seconds(graph: Graph, node: Node, specs: tuple[Spec, ...], device: Device) 
     if node.row.kind == "call" or not node.row.pure:
         return node_seconds(graph, node)
     attrs = dict(node.attrs)
-    ins = [_made_up(spec, device) for spec in specs]
+    ins = [made_up_array(spec, device) for spec in specs]
     outs = [backend.empty(s.shape, s.dtype, device) for s in _specs(graph, node)]
     wanted = node.row.scratch(specs, **attrs) if node.row.scratch is not None else ()
     scratch = [backend.empty(s.shape, s.dtype, device) for s in wanted]
@@ -69,7 +69,7 @@ def _specs(graph: Graph, node: Node) -> list[Spec]:
     return [graph.specs[v] for v in node.outputs]
 
 
-def _made_up(spec: Spec, device: Device) -> Any:
+def made_up_array(spec: Spec, device: Device) -> Any:
     """Return small numbers; whole ones are zeros, which are right as labels and places."""
     if spec.dtype.kind == "f":
         rng = np.random.default_rng(0)

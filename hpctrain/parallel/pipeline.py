@@ -17,8 +17,6 @@ micro-batch, and its running ones move with each of them, in their order.
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from hpctrain.autograd import Spec
 from hpctrain.comm.clock import offsets
 from hpctrain.comm.mesh import Mesh
@@ -26,6 +24,7 @@ from hpctrain.engine import Engine
 from hpctrain.errors import ConfigError, EngineError
 from hpctrain.graph.cached import Statistics
 from hpctrain.optim import Optimizer, Schedule
+from hpctrain.parallel.bubble import Bubble, bubble_of
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.exchange import exchange_by
 from hpctrain.parallel.micro import micro_batches, most_samples
@@ -34,11 +33,12 @@ from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline_actions import PipelineActions
 from hpctrain.parallel.pipeline_moves import Move, Ties
 from hpctrain.parallel.pipeline_recipe import Deed, deeds, end_items
-from hpctrain.parallel.pipeline_schedule import Action
+from hpctrain.parallel.pipeline_schedule import Action, PipelineSchedule
 from hpctrain.parallel.pipeline_stages import RankStages
 from hpctrain.parallel.pipeline_times import Span, Timeline
 from hpctrain.parallel.recipe import Rules, nothing_items, posted_early, rules
 from hpctrain.parallel.shards import parts_of_step
+from hpctrain.parallel.stage_times import agreed_times, message_seconds, stage_seconds
 from hpctrain.parallel.staged import StagedModel
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way, plain
@@ -91,6 +91,8 @@ class Pipeline(DataParallel):
         self.rank = mesh.place.pipeline
         self.most = 1  # samples of a micro-batch
         self._clock_s = 0.0  # how far this rank's clock is ahead of the first stage's
+        self._message = 0.0, 0.0  # seconds and latency of one between stages
+        self._plans: dict[int, PipelineSchedule] = {}  # by the number of micro-batches
         tied = [n for n in model.tied if n in state.names]
         self._tied = [state.names.index(name) for name in tied]
         if tied:
@@ -148,8 +150,11 @@ class Pipeline(DataParallel):
         layout = self.model.layout
         self.most = most_samples(inputs[0].shape[self.batch_axis], layout.micro_batches)
         specs = tuple(of_samples(s, self.most, self.batch_axis) for s in (inputs, targets))
-        plan = layout.plan(layout.micro_batches * max(1, self.options.accumulate))
-        self.stages.make_room(plan)
+        count = layout.micro_batches * max(1, self.options.accumulate)
+        self.stages.make_room(layout.plan(count))
+        if not self.order:
+            self._time(specs)
+        plan = self.plan(count)
         if not self.order:
             final = self.stages.final_order(specs, plan)
             empty = {s.index for s in self.state.flat.slices} - set(final)
@@ -159,6 +164,26 @@ class Pipeline(DataParallel):
             self.reorder(self.group.bcast_obj(order, 0))
             clocks = self.mesh.pipeline.bcast_obj(offsets(self.mesh.pipeline), 0)
             self._clock_s = clocks[self.rank] * 1e-9
+
+    def _time(self, specs: tuple[Sequence[Spec], ...]) -> None:
+        """Fit the schedule to the times of the stages, if it can be; collective."""
+        line, model = self.mesh.pipeline, self.model
+        if line.size == 1:
+            return
+        bound = self.stages.bound(specs)
+        sent = max(stage.program.sent.nbytes for stage in bound.values())
+        sizes = line.allgather_obj(sent)
+        self._message = message_seconds(line, max(sizes))
+        if model.layout.schedule == "zero_bubble" and model.layout.times is None:
+            mine = stage_seconds(bound, [*specs[0], *specs[1]], self.state)
+            times = agreed_times(self.mesh, mine, self._message)
+            model.layout = replace(model.layout, times=times)
+
+    def plan(self, micro_batches: int) -> PipelineSchedule:
+        """Return the schedule of a step of that many micro-batches."""
+        if micro_batches not in self._plans:
+            self._plans[micro_batches] = self.model.layout.plan(micro_batches)
+        return self._plans[micro_batches]
 
     def reorder(self, order: Sequence[int]) -> None:
         """Exchange slices in another order from the next step on; equal among replicas."""
@@ -187,19 +212,17 @@ class Pipeline(DataParallel):
             )
         )
 
-    def bubble(self, last: int) -> float:
+    def bubble(self, last: int) -> Bubble:
         """Return the share of time in which nothing was done, of all ranks of the pipeline.
 
         Of the steps up to ``last``, whose results are there, that this was not asked of
-        before; from the first action of any rank to the last. Collective over the stages.
+        before. Collective over the stages.
         """
         steps = self.moves.steps
         found = [steps.pop(number) for number in sorted(steps) if number <= last]
-        mine = np.array(found).reshape(-1, 3) - np.array([self._clock_s, self._clock_s, 0])
-        every = np.empty((self.mesh.pipeline.size, *mine.shape))
-        self.mesh.pipeline.allgather(mine, every)
-        whole = (every[:, :, 1].max(0) - every[:, :, 0].min(0)).sum() * len(every)
-        return float(1 - every[:, :, 2].sum() / whole) if whole else 0.0
+        return bubble_of(
+            found, self.mesh.pipeline, self.model.layout, self._clock_s, self._message
+        )
 
     def statistics(self) -> Statistics:
         """Return how many steps were run, shapes planned, and what that keeps."""
@@ -246,7 +269,7 @@ class Pipeline(DataParallel):
     def _moved(self, micros: Sequence[Work], number: int) -> list[tuple[Deed, Move]]:
         """Return the deeds of a step with what they are about."""
         shapes, stages = tuple(work.specs() for work in micros), self.stages
-        plan = self.model.layout.plan(len(micros))
+        plan = self.plan(len(micros))
         made = stages.recipe(
             shapes, plan, lambda facts, boxes: deeds(plan, self.rank, facts, self.rules, boxes)
         )

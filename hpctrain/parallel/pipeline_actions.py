@@ -13,6 +13,7 @@ from hpctrain.optim import sum_of_squares
 from hpctrain.parallel.actions import Actions, Turn
 from hpctrain.parallel.bound import DRAWS
 from hpctrain.parallel.bound_stage import BoundStage, Span
+from hpctrain.parallel.bubble import summary
 from hpctrain.parallel.parcels import Parcels
 from hpctrain.parallel.pipeline_moves import Move, Ties
 from hpctrain.parallel.pipeline_times import Span as Timed
@@ -29,8 +30,8 @@ class PipelineActions(Actions):
     ----------
     timed : list of Span
         The actions of the last whole step, by this rank's ``time.perf_counter``.
-    steps : dict of int to (float, float, float)
-        Start, end and seconds of work of each step that nobody has taken yet.
+    steps : dict of int to list of float
+        The sums of the actions of each step that nobody has taken yet.
     recorder : Recorder or None
         Gets a span for each action while it is enabled, on one track for each stage.
     log : Log or None
@@ -56,7 +57,7 @@ class PipelineActions(Actions):
         self._tally = backend.empty((RIDERS,), flat.dtype, flat.device)
         self._done: set[Span] = set()  # where the sums of this step have begun
         self.timed: list[Timed] = []
-        self.steps: dict[int, tuple[float, float, float]] = {}
+        self.steps: dict[int, list[float]] = {}
         self.recorder: Recorder | None = None
         self.log: Log | None = None
         self._now: list[Timed] = []
@@ -137,8 +138,13 @@ class PipelineActions(Actions):
             stage.weigh(move.slot, self.scale.value / move.work.global_count)
         returned = stage.program.returned
         stage.backward(move.slot, self._batch(move), self._outbox(move, returned))
-        self._send(move, returned.nbytes)
+        if move.action is not None and move.action.kind == "B":
+            self._send(move, returned.nbytes)
         self._note(move, "B", began)
+
+    def send(self, move: Move, _: int) -> None:
+        """Send the cotangent of a BW, which waits for its W too."""
+        self._send(move, self._stage(move).program.returned.nbytes)
 
     def weigh(self, move: Move, index: int) -> None:
         """Compute a segment of W; all of it, and add its gradient, if ``index`` is -1."""
@@ -154,7 +160,9 @@ class PipelineActions(Actions):
 
     def sum(self, move: Move, index: int) -> None:
         """Add a slice of one micro-batch's gradient to the sums."""
+        began = perf_counter_ns()
         self.meter.timed(None, self._add, self._stage(move), index)
+        self._note(move, "W", began)
 
     def _add(self, stage: BoundStage, index: int) -> None:
         for span in stage.spans[index]:
@@ -174,8 +182,7 @@ class PipelineActions(Actions):
         self._tally[STOP] = turn.stop
         self._sent[:RIDERS] = self._tally
         self.timed = self._now
-        busy = sum(end - start for _, start, end in self._now)
-        self.steps[turn.number] = self._now[0].start_s, self._now[-1].end_s, busy
+        self.steps[turn.number] = summary(self._now)
 
     def tie(self, turn: Turn, index: int) -> None:
         """Start to sum the gradient of a parameter over the ranks that have it."""

@@ -169,6 +169,8 @@ def deeds(
         if "W" in action.kind:
             last = action.micro == _last_micro(schedule)
             found += _weight(action, facts[action.stage], rules, owner if last else None)
+        if outbox is not None:
+            found += _sent(action, outbox, rules)
     found.append(Deed(Item("ride", 0, (ARENA,), (gradients(0),))))
     if rules.checked:
         found.append(Deed(Item("look", 0, (), (FLAG, gradients(0)))))
@@ -179,7 +181,7 @@ def deeds(
 def _action(
     action: Action, inbox: Berth | None, outbox: Berth | None, facts: StageFacts, rules: Rules
 ) -> Iterator[Deed]:
-    """Yield F or B with its messages; nothing for W."""
+    """Yield F or B, which writes the message that follows; nothing for W."""
     if action.kind == "W":
         return
     writes: list[Key] = [ARENA]
@@ -189,13 +191,22 @@ def _action(
         if rules.overlap:
             yield Deed(Item("arrive", 0, (), (key,), WIRE, True), action, inbox)
     if outbox is not None:
-        key = (f"outbox {outbox.rank}", outbox.place)
-        writes.append(key)
+        writes.append(_key(outbox))
     reads = tuple(map(parameters, facts.reads))
     verb = "forward" if action.kind == "F" else "backward"
     yield Deed(Item(verb, 0, reads, tuple(writes)), action, inbox, outbox)
-    if outbox is not None and rules.overlap:
-        yield Deed(Item("leave", 0, (), (key,), WIRE, True), action, None, outbox)
+
+
+def _sent(action: Action, outbox: Berth, rules: Rules) -> Iterator[Deed]:
+    """Yield the departure of a message; of a BW when all of it is done."""
+    if action.kind == "BW":
+        yield Deed(Item("send", 0, (), (ARENA, _key(outbox))), action, None, outbox)
+    if rules.overlap:
+        yield Deed(Item("leave", 0, (), (_key(outbox),), WIRE, True), action, None, outbox)
+
+
+def _key(outbox: Berth) -> Key:
+    return f"outbox {outbox.rank}", outbox.place
 
 
 def _weight(

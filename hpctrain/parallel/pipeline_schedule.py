@@ -33,6 +33,9 @@ and on two ranks, two micro-batches in 7.5 columns instead of 9 under 1f1b:
     rank 0 |F0a F1a F0b F1b .   .   BW0b--- .   BW1b--- BW0a--- BW1a---
     rank 1 |.   F0a F1a F0b BW0b--- F1b BW1b--- BW0a--- BW1a--- .   .
 
+A BW hands over its cotangent when all of it is done, as the papers have it. Training takes
+schedules *apart*: each BW as a B, after which the cotangent leaves, and a W.
+
 In every schedule a stage takes the micro-batches in one order, 0, 1, 2, ... in F, in B and in
 W: the gradients are summed in the same order, so all schedules give the same bits.
 
@@ -54,7 +57,7 @@ from typing import Literal, NamedTuple
 from hpctrain.errors import ConfigError
 
 __all__ = [
-    "KINDS", "Action", "Kind", "PipelineSchedule", "groups_of", "schedule", "warm_up",
+    "KINDS", "Action", "Kind", "PipelineSchedule", "apart", "groups_of", "schedule", "warm_up",
     "zero_bubble",
 ]  # fmt: skip
 
@@ -120,6 +123,19 @@ def schedule(kind: str, stages: int, micro_batches: int, chunks: int = 1) -> Pip
         )
         for rank in ranks
     )
+
+
+def apart(schedule: PipelineSchedule) -> PipelineSchedule:
+    """Return a schedule with each BW as B and W: cotangents need not wait for W.
+
+    Examples
+    --------
+    >>> for actions in apart(schedule("1f1b", 2, 2)):
+    ...     print(*(f"{a.kind}{a.micro}" for a in actions))
+    F0 F1 B0 W0 B1 W1
+    F0 B0 W0 F1 B1 W1
+    """
+    return tuple(tuple(_put_off(actions, 0)) for actions in schedule)
 
 
 def zero_bubble(stages: int, micro_batches: int, delays: Sequence[int]) -> PipelineSchedule:
@@ -217,9 +233,10 @@ def _in_turn(
 def _put_off(actions: Sequence[Action], delay: int) -> Iterator[Action]:
     """Yield B for BW, and each W once ``delay`` more Bs have been done, or at the end."""
     waiting: list[Action] = []
-    for kind, stage, micro in actions:
-        if kind == "F":
-            yield Action("F", stage, micro)
+    for action in actions:
+        kind, stage, micro = action
+        if kind != "BW":
+            yield action
             continue
         yield Action("B", stage, micro)
         waiting.append(Action("W", stage, micro))

@@ -7,7 +7,7 @@ time from the ranks. Nothing else is modelled, so the simulator is exact for the
 With S ranks, m micro-batches, v chunks, and f, b, w seconds of a rank's F, B and W for one
 micro-batch, a rank works for m (f + b + w) seconds and idles, if all ranks are equal,
 
-    gpipe, 1f1b   (S - 1) (f + b + w)
+    gpipe, 1f1b   (S - 1) (f + b + w), or (S - 1) (f + b) if taken apart
     interleaved   (S - 1 + (v - 1) max(0, S - m)) (f + b + w) / v
     zero_bubble   (S - 1) (f + b) - (min(m, S) - 1) min(f, b, w)
 
@@ -112,12 +112,16 @@ class Timeline:
     def times(self, message_s: float = 0.0, latency_s: float = 0.0) -> Times:
         """Return the median seconds of F, B and W of each stage, to simulate others with.
 
-        A BW counts as a B, since it cannot be told how much of it is W.
+        A BW counts as a B, since it cannot be told how much of it is W. What is noted in
+        several spans is one action.
         """
-        found = defaultdict[tuple[str, int], list[float]](list)
+        every = defaultdict[Action, float](float)
         for spans in self.ranks:
             for action, start, end in spans:
-                found[action.kind[0], action.stage].append(end - start)
+                every[action] += end - start
+        found = defaultdict[tuple[str, int], list[float]](list)
+        for action, seconds in every.items():
+            found[action.kind[0], action.stage].append(seconds)
         stages = range(1 + max(stage for _, stage in found))
         f, b, w = (tuple(median(found[k, s] or [0.0]) for s in stages) for k in "FBW")
         return Times(f, b, w, message_s, latency_s)
@@ -184,6 +188,7 @@ def bubble_formula(
     micro_batches: int,
     chunks: int = 1,
     seconds: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    whole: bool = True,
 ) -> float:
     """Return the share of idle time for equal ranks and messages that take no time.
 
@@ -192,12 +197,18 @@ def bubble_formula(
     kind : str
     stages, micro_batches, chunks : int
     seconds : (f, b, w)
-        Of F, B and W of all of a rank's stages for one micro-batch, for zero bubble.
+        Of F, B and W of all of a rank's stages for one micro-batch; without meaning where a
+        schedule is whole, but for zero bubble.
+    whole : bool
+        Cotangents wait for W, as in the papers; otherwise the schedule is taken apart (see
+        `hpctrain.parallel.pipeline_schedule.apart`), and for interleaved this is a bound.
     """
     f, b, w = seconds
     work = micro_batches * (f + b + w)
     if kind == "zero_bubble":
         idle = (stages - 1) * (f + b) - (min(micro_batches, stages) - 1) * min(f, b, w)
+    elif not whole and kind != "interleaved":
+        idle = (stages - 1) * (f + b)
     else:
         again = (chunks - 1) * max(0, stages - micro_batches)  # fewer than the way is long
         work, idle = chunks * micro_batches, stages - 1 + again

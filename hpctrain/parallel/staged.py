@@ -17,8 +17,8 @@ from hpctrain.graph.ir import Graph
 from hpctrain.graph.marks import GROUP
 from hpctrain.parallel.cut_graph import cut_graph, cut_where, network_of, stage_graph
 from hpctrain.parallel.node_times import measured_seconds
-from hpctrain.parallel.pipeline_schedule import PipelineSchedule, schedule
-from hpctrain.parallel.pipeline_times import peak_formula
+from hpctrain.parallel.pipeline_schedule import PipelineSchedule, apart, schedule
+from hpctrain.parallel.pipeline_times import Times, fastest_zero_bubble, peak_formula
 from hpctrain.parallel.program import Objective
 from hpctrain.parallel.stages import Cut, cut_at, describe
 
@@ -43,6 +43,10 @@ class Layout:
         Stages on each rank.
     balance : {"time", "memory", "params"}
         What the cut makes even, where the model names no groups.
+    times : Times, optional
+        Of the stages: how far zero_bubble puts off each W; as in ZB-H1 if not given.
+    whole : bool
+        Let cotangents wait for W, as the formulas of the papers have it; only to measure.
     """
 
     ranks: int
@@ -50,6 +54,8 @@ class Layout:
     micro_batches: int = 1
     chunks: int = 1
     balance: str = "time"
+    times: Times | None = None
+    whole: bool = False
 
     @property
     def stages(self) -> int:
@@ -58,7 +64,10 @@ class Layout:
 
     def plan(self, micro_batches: int) -> PipelineSchedule:
         """Return the schedule of a step of that many micro-batches."""
-        return schedule(self.schedule, self.ranks, micro_batches, self.chunks)
+        if self.schedule == "zero_bubble" and self.times is not None:
+            return fastest_zero_bubble(self.ranks, micro_batches, self.times)
+        made = schedule(self.schedule, self.ranks, micro_batches, self.chunks)
+        return made if self.whole else apart(made)
 
     def kept(self) -> list[int]:
         """Return about how many micro-batches each stage keeps at once."""

@@ -72,7 +72,7 @@ class Report:
             rows = np.empty((self._world.size, len(mine)))
             self._world.control.allgather(mine, rows)
         count = at.count - self._last.count
-        values = {"bubble": step.bubble(result.step)} if isinstance(step, Pipeline) else {}
+        values = self._bubble(step, result) if isinstance(step, Pipeline) else {}
         if count:  # else all steps were skipped
             values["loss"] = (at.loss_sum - self._last.loss_sum) / count
         if count and step.objective.correct is not None:
@@ -82,6 +82,12 @@ class Report:
         self._data_s = 0.0
         self._since = now
         self._last = Position(**at.plain())
+
+    def _bubble(self, step: Pipeline, result: StepResult) -> dict[str, float]:
+        """Return the time in which stages stand still, and what their times let expect."""
+        found = step.bubble(result.step)
+        expected = 0.0 if self._world.rank else found.expected()
+        return {"bubble": found.share, "expected": expected}
 
     def _tell(
         self,
