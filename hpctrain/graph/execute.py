@@ -95,7 +95,20 @@ class Executor:
         assert node.row.part is not None, "only what can be divided is in strips"
         ins = node.row.part([self._values[v] for v in node.inputs], start, stop, **attrs)
         outs = [self._values[node.outputs[0]][start:stop]]
-        return partial(partial(node.row.kernel, self.device.module), ins, outs, [], **attrs)
+        assert ins is not None, "what may be in strips is known by the specs"
+        return self._ready(node, ins, outs, self._room(strip.node, node, ins, attrs), attrs)
+
+    def _room(self, place: int, node: Node, ins: Sequence[Any], attrs: Any) -> list[Any]:
+        """Return scratch for a strip: that of the whole node where it is large enough."""
+        if node.row.scratch is None:
+            return []
+        wanted = node.row.scratch([Spec.of(a) for a in ins], **attrs)
+        planned = self.plan.scratch.get(place, ())
+        if len(planned) == len(wanted) and all(
+            spec.nbytes >= want.nbytes for (spec, _), want in zip(planned, wanted, strict=True)
+        ):
+            return [self._cut(w, at) for w, (_, at) in zip(wanted, planned, strict=True)]
+        return [backend.empty(w.shape, w.dtype, self.device) for w in wanted]
 
     def _step(self, place: int, node: Node) -> Callable[[], None]:
         """Make the call that carries out one node."""
@@ -108,16 +121,22 @@ class Executor:
             self._values[node.outputs[0]] = self._view(node, attrs)
             return _nothing
         scratch = [self._cut(spec, at) for spec, at in self.plan.scratch.get(place, ())]
-        kernel = partial(node.row.kernel, self.device.module)
         if moving:
-            return partial(self._call, node, partial(kernel, **attrs), scratch)
+            kernel = partial(node.row.kernel, self.device.module, **attrs)
+            return partial(self._call, node, kernel, scratch)
         ins = [self._values[v] for v in node.inputs]
-        outs = [self._values[v] for v in node.outputs]
+        return self._ready(node, ins, [self._values[v] for v in node.outputs], scratch, attrs)
+
+    def _ready(
+        self, node: Node, ins: Any, outs: Any, scratch: Any, attrs: dict[str, Any]
+    ) -> Callable[[], None]:
+        """Make the call that carries out a node on arrays that stay."""
+        xp = self.device.module
         if node.row.bind is not None:
-            ready = node.row.bind(self.device.module, ins, outs, scratch, **attrs)
+            ready = node.row.bind(xp, ins, outs, scratch, **attrs)
             if ready is not None:
                 return ready
-        return partial(kernel, ins, outs, scratch, **attrs)
+        return partial(node.row.kernel, xp, ins, outs, scratch, **attrs)
 
     def _view(self, node: Node, attrs: dict[str, Any]) -> Any:
         assert node.row.view is not None

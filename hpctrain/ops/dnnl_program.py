@@ -5,7 +5,7 @@ often as needed, and what that returns only runs: nothing is allocated in a step
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpctrain.ops.dnnl import Library
@@ -37,6 +37,8 @@ class Program:
         That each kernel takes.
     names : tuple of str
         What the library calls its kernels.
+    spare : list of Bound
+        Bound before, for other arrays; each serves one call at a time.
     """
 
     library: Library
@@ -47,6 +49,21 @@ class Program:
     nbytes: int
     threads: int
     names: tuple[str, ...]
+    spare: list["Bound"] = field(default_factory=list, compare=False, repr=False)
+
+    def run(self, arrays: Sequence[Any], scratch: Any) -> None:
+        """Run on arrays that may be others the next time; see `bound`."""
+        try:
+            bound = self.spare.pop()
+        except IndexError:
+            bound = self.bound(arrays, scratch)
+        else:
+            bound.take(arrays, scratch)
+        try:
+            bound.run()
+        finally:
+            bound.held = ()
+            self.spare.append(bound)
 
     def ready(self, arrays: Sequence[Any], scratch: Any) -> Callable[[], None]:
         """Return the program bound to arrays, to be run; see `bound`."""
@@ -62,15 +79,19 @@ class Program:
         scratch : array of uint8
             At least ``nbytes``.
         """
-        assert scratch.nbytes >= self.nbytes, "scratch was planned for another program"
-        library, start = self.library, _aligned(scratch.ctypes.data)
-        places = [a.ctypes.data for a in arrays] + [start + at for at in self.offsets]
+        library, places = self.library, self.places(arrays, scratch)
         memories = [library.memory(d, p) for d, p in zip(self.layouts, places, strict=True)]
         calls = []
         for primitive, args in self.calls:
             given = [{"arg": number, "memory": memories[slot]} for number, slot in args]
             calls.append((primitive, len(given), library.ffi.new("dnnl_exec_arg_t[]", given)))
         return Bound(self, calls, memories, (arrays, scratch))
+
+    def places(self, arrays: Sequence[Any], scratch: Any) -> list[int]:
+        """Return the address of each slot."""
+        assert scratch.nbytes >= self.nbytes, "scratch was planned for another program"
+        start = _aligned(scratch.ctypes.data)
+        return [a.ctypes.data for a in arrays] + [start + at for at in self.offsets]
 
 
 class Bound:
@@ -98,6 +119,12 @@ class Bound:
         for primitive, count, args in self.calls if calls is None else calls:
             if status := execute(primitive, stream, count, args):
                 raise library.failed(status)
+
+    def take(self, arrays: Sequence[Any], scratch: Any) -> None:
+        """Work on other arrays from now on."""
+        for slot, address in enumerate(self.program.places(arrays, scratch)):
+            self.move(slot, address)
+        self.held = arrays, scratch
 
     def move(self, slot: int, address: int) -> None:
         """Let an array lie at another address from now on."""

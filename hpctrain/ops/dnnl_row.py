@@ -35,6 +35,8 @@ class TwoKernels:
     guard : callable ``(ins) -> bool``, optional
         Whether the program gives the reference's results for these elements; where it does
         not, the reference runs, on scratch that it is not planned for: a rare case.
+    ready : callable ``(xp, ins, outs, scratch, **attrs) -> callable``, optional
+        The reference bound to arrays of NumPy, where that saves something in each call.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class TwoKernels:
         kernel: Callable[..., None],
         scratch: Callable[..., Sequence[Spec]],
         guard: Callable[[Any], bool] | None = None,
+        ready: Callable[..., Callable[[], None]] | None = None,
     ) -> None:
-        self._infer, self._make, self._guard = infer, make, guard
+        self._infer, self._make, self._guard, self._ready = infer, make, guard, ready
         self._kernel, self._scratch = kernel, scratch
         self._programs = functools.lru_cache(maxsize=1024)(self._program)
 
@@ -94,7 +97,7 @@ class TwoKernels:
             self._kernel(xp, ins, outs, scratch[1:], **attrs)
         else:
             plain = [a if _plain(a) else np.array(a, order="C") for a in ins]
-            run = program.ready([*plain, *outs], scratch[0])
+            run = functools.partial(program.run, [*plain, *outs], scratch[0])
             self._run(run, plain, outs, attrs)
 
     def _run(self, run: Callable[[], None], ins: Any, outs: Any, attrs: Any) -> None:
@@ -109,8 +112,12 @@ class TwoKernels:
     ) -> Callable[[], None] | None:
         """Return the program with its addresses filled in."""
         program = self.program([Spec.of(a) for a in ins], attrs)
-        if program is None or xp is not np:
+        if xp is not np:
             return None
+        if program is None:
+            if self._ready is None:
+                return functools.partial(self._kernel, xp, ins, outs, scratch, **attrs)
+            return self._ready(xp, ins, outs, scratch, **attrs)
         plain = [a if _plain(a) else np.empty(a.shape, a.dtype) for a in ins]
         run = program.ready([*plain, *outs], scratch[0])
         if self._guard is not None:

@@ -1,13 +1,16 @@
 """Products: matmul, batched and broadcasting as in NumPy, and the dense layer."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, register
-from hpctrain.ops.blocks import add_row, row_spec
+from hpctrain.ops.blocks import WIDE, add_row, row_spec
+from hpctrain.ops.dnnl_product import dense_program, matmul_program
+from hpctrain.ops.dnnl_row import TwoKernels
 from hpctrain.ops.rules import broadcast_shapes, fit, need, tensors
 
 __all__ = ["dense", "matmul"]
@@ -41,6 +44,15 @@ def product(xp: Any, a: Any, b: Any, out: Any) -> None:
     xp.matmul(a, b, out=out)
 
 
+def _product_ready(xp: Any, a: Any, b: Any, out: Any) -> Callable[[], None]:
+    """Return `product` of arrays that stay; for small ones all but the call is overhead."""
+    if _for_blas(xp, a) is not a or _for_blas(xp, b) is not b:
+        return partial(product, xp, a, b, out)
+    if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous:
+        a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
+    return partial(xp.matmul, a, b, out)
+
+
 def _kernel(
     xp: Any,
     ins: Any,
@@ -53,6 +65,19 @@ def _kernel(
     a = a.swapaxes(-1, -2) if transpose_a else a
     b = b.swapaxes(-1, -2) if transpose_b else b
     product(xp, a, b, outs[0])
+
+
+def _matmul_ready(
+    xp: Any,
+    ins: Any,
+    outs: Any,
+    scratch: Any,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Callable[[], None]:
+    a, b = ins
+    a = a.swapaxes(-1, -2) if transpose_a else a
+    return _product_ready(xp, a, b.swapaxes(-1, -2) if transpose_b else b, outs[0])
 
 
 def _vjp(
@@ -94,7 +119,11 @@ def _part(
     return [a[:, start:stop] if transpose_a else a[start:stop], b]
 
 
-register(Primitive("matmul", "contract", _infer, _kernel, _vjp, part=_part))
+_MATMUL = TwoKernels(_infer, matmul_program, _kernel, lambda specs, **_: [],
+                     ready=_matmul_ready)  # fmt: skip
+
+register(Primitive("matmul", "contract", _infer, _MATMUL.kernel, _vjp, part=_part,
+                   **_MATMUL.columns))  # fmt: skip
 
 
 def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
@@ -165,9 +194,27 @@ def _dense_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
     ]
 
 
-register(
-    Primitive("dense", "contract", _dense_infer, _dense, _dense_vjp, scratch=_dense_scratch)
-)
+def _dense_ready(xp: Any, ins: Any, outs: Any, scratch: Any) -> Callable[[], None]:
+    x, out = (a[None] if a.ndim == 1 else a for a in (ins[0], outs[0]))
+    run = _product_ready(xp, x, ins[1].T, out)
+    if len(ins) == 2:
+        return run
+    if out.size > WIDE:
+        add: Any = partial(add_row, xp, out, ins[2], scratch[0])
+    else:
+        add = partial(xp.add, out, ins[2], out)
+
+    def both() -> None:
+        run()
+        add()
+
+    return both
+
+
+_DENSE = TwoKernels(_dense_infer, dense_program, _dense, _dense_scratch, ready=_dense_ready)
+
+register(Primitive("dense", "contract", _dense_infer, _DENSE.kernel, _dense_vjp,
+                   **_DENSE.columns))  # fmt: skip
 
 
 def dense(x: Any, weight: Any, bias: Any = None) -> Any:
