@@ -118,6 +118,10 @@ class Optimizer(ABC):
                 )
         return self.state_names
 
+    def rests(self, weight_decay: float) -> bool:
+        """Return whether a weight whose gradient is zero stays as it is, in every update."""
+        return not weight_decay and not self.state_names
+
     def describe(self) -> dict[str, Any]:
         """Return name and numbers as plain data, fit for JSON and for `create`."""
         return {"name": self.name, **asdict(self)}

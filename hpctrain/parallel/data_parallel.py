@@ -105,8 +105,9 @@ class DataParallel:
         self.step_number = 0
         self.way = way or plain(group, state, self.options)
         self.transport = self.way.transport
-        self._build({})
         self.order: tuple[int, ...] = ()
+        self._norms: Group | None = None
+        self._build({})
         self._after: tuple[Item, ...] = ()
         self._steps, self._planned = 0, True
         self._variables: dict[Key, Variable] = {}
@@ -118,14 +119,10 @@ class DataParallel:
         if found:
             state.flat.keep_whole(found)
         self._exchange = exchange_by(self.way, state, options, found)
-        shared = options.sharded and self.group.size > 1
-        if shared:
-            state.shard(self._exchange.own)
-        measured = options.clip_norm or options.skip
-        norms = self.group.dup() if shared and measured else None
-        self._actions = Actions(
-            state, self.optimizer, self.schedule, options, self._exchange, self.way.sums, norms
-        )
+        if self.rules.shared_norm and self._norms is None:
+            self._norms = self.group.dup()
+        parts = self.optimizer, self.schedule, options, self._exchange, self.way.sums
+        self._actions = Actions(state, *parts, self._norms)
         self._bound = BoundSteps(self.objective, state, options, self.way.early(options))
 
     @property
@@ -159,11 +156,14 @@ class DataParallel:
         specs = tuple(inputs), tuple(targets)
         bound = self._bound.get(specs)
         if not self.order:
-            if self.way.rows is not None:
-                found = tables(self.group, bound.plan, self.state.flat)
-                if found:
-                    self._build(found)
-                    bound = self._bound.get(specs)
+            split = self.transport.part if self.transport and self.options.sharded else None
+            parts = bound.plan, self.state, self.optimizer, split
+            found = tables(self.group, *parts) if self.way.rows is not None else {}
+            if found:
+                self._build(found)
+                bound = self._bound.get(specs)
+            if split is not None:
+                self.state.shard(self._exchange.own)
             final = [s for segment in bound.segments for s in segment.final]
             empty = {s.index for s in self.state.flat.slices} - {*final, 0}
             order = [*sorted(empty), *(s for s in final if s != 0), 0]

@@ -154,7 +154,7 @@ def connect(
         flat.move(grads=buffer)
     link = _link(group, path, in_flight)
     rows = None
-    if on_host and not options.sharded:  # a rank that updates a part has no use for all rows
+    if on_host:
         path.groups.insert(0, group.dup())
         rows = Rows(path.groups[0])
     return Way(path.transport, sums, path, codec, rows, link)

@@ -1,5 +1,7 @@
 """Sums of arrays of which each rank has some rows."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,49 @@ def test_the_sum_is_that_of_whole_tables_in_rank_order(world, rows, height, widt
     for other in tables:
         expected += other
     np.testing.assert_array_equal(table, expected)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 16], ids=["rows", "inside rows", "long units"])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 3), (40, 16)])
+def test_each_rank_gets_the_bits_of_the_whole_sum_in_its_part(world, rows, height, width, cut):
+    unit = width if cut == 1 else cut  # the last parts may be empty
+    edges = [min(-(-height * width * r // world.size // unit) * unit, height * width)
+             for r in range(world.size)] + [height * width]  # fmt: skip
+    parts = list(pairwise(edges))
+    for seed in range(3):
+        whole, numbers = sample(world.rank, height, width, np.float32, seed)
+        table = whole.copy()
+
+        rows.allreduce(whole.reshape(-1), 0, width, numbers).wait()
+        rows.reduce_scatter(table.reshape(-1), 1, width, np.sort(numbers), parts).wait()
+
+        mine = slice(*parts[world.rank])
+        np.testing.assert_array_equal(table.reshape(-1)[mine], whole.reshape(-1)[mine])
+
+
+def test_rows_that_were_summed_come_back_changed(world, rows):
+    height, width = 23, 5
+    edges = [height * rank // world.size * width for rank in range(world.size + 1)]
+    for seed in range(3):
+        made = [sample(rank, height, width, np.float64, seed) for rank in range(world.size)]
+        table, numbers = made[world.rank]
+        gradient = sum(other for other, _ in made)
+        weights = np.arange(height * width, dtype=np.float64).reshape(height, width)
+        expected, flat = weights - gradient, weights.reshape(-1)
+
+        rows.reduce_scatter(
+            table.reshape(-1), 2, width, np.sort(numbers), list(pairwise(edges))
+        ).wait()
+        mine = slice(*edges[world.rank : world.rank + 2])
+        flat[mine] -= table.reshape(-1)[mine]
+        rows.allgather(flat, 2, width).wait()
+
+        np.testing.assert_allclose(weights, expected, rtol=1e-14)
+        every = world.allgather_obj(weights.tobytes().hex())
+        assert len(set(every)) == 1
+        untouched = sorted(set(range(height)) - set(np.concatenate([n for _, n in made])))
+        before = np.arange(height * width, dtype=np.float64).reshape(height, width)
+        np.testing.assert_array_equal(weights[untouched], before[untouched])
 
 
 def test_several_may_be_under_way_and_end_in_any_order(world, rows):

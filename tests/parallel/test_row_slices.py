@@ -1,5 +1,7 @@
 """Embeddings whose gradients travel as rows: the numbers of a serial twin."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from replicas import SCHEDULE, Model, parameters, share
@@ -7,23 +9,25 @@ from replicas import SCHEDULE, Model, parameters, share
 from hpctrain import ops
 from hpctrain.autograd import Tensor, record
 from hpctrain.engine import create
-from hpctrain.optim import SGD
+from hpctrain.optim import SGD, Adam
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import connect
 from hpctrain.parallel.work import Options, Work
 
 OPTIMIZER = SGD(momentum=0.9, weight_decay=0.01)
+PLAIN = SGD()  # leaves rows as they are that no rank has touched
 SIZES = (12, 5, 1, 12)
 
 
-def words(height=400):
+def words(height=400, width=4):
     """An embedding and a dense layer: 3 words to 5 classes."""
-    model = Model(parameters({"table": (height, 4), "w": (5, 12), "b": (5,)}), None)
+    shapes = {"table": (height, width), "w": (5, 3 * width), "b": (5,)}
+    model = Model(parameters(shapes), None)
 
     def net(ids):
         t = model.tensor
-        rows = ops.reshape(ops.embedding(ids, t("table")), (ids.shape[0], 12))
+        rows = ops.reshape(ops.embedding(ids, t("table")), (ids.shape[0], 3 * width))
         return ops.dense(rows, t("w"), t("b"))
 
     model.net = net
@@ -35,9 +39,9 @@ def data(height=400, seed=5):
     return [(rng.integers(0, height, (n, 3)), rng.integers(0, 5, n)) for n in SIZES]
 
 
-def serial(model, batches):
+def serial(model, batches, optimizer=OPTIMIZER):
     states = {
-        n: OPTIMIZER.make_state(p.data().size, np.float64) for n, p in model.parameters.items()
+        n: optimizer.make_state(p.data().size, np.float64) for n, p in model.parameters.items()
     }
     for step, (ids, labels) in enumerate(batches):
         with record():
@@ -45,18 +49,18 @@ def serial(model, batches):
             mean = ops.sum(losses) * (1.0 / len(ids))
         mean.backward()
         for name, parameter in model.parameters.items():
-            OPTIMIZER.update(
+            optimizer.update(
                 parameter.data().array.reshape(-1), parameter.grad().asnumpy().reshape(-1),
                 states[name], lr=SCHEDULE.lr(step), step=step,
             )  # fmt: skip
 
 
-def train(world, model, batches, options, kind="direct", accumulate=False):
-    state = ModelState(model.parameters, OPTIMIZER, 128)
+def train(world, model, batches, options, kind="direct", accumulate=False, optimizer=OPTIMIZER):
+    state = ModelState(model.parameters, optimizer, 128)
     way = connect(kind, world, state, options)
     with create("threaded") as engine:
         step = DataParallel(
-            model.objective, state, OPTIMIZER, SCHEDULE, engine, world, options, way
+            model.objective, state, optimizer, SCHEDULE, engine, world, options, way
         )
         ids, labels = batches[0]
         step.prepare(*Work((ids[:2],), (labels[:2],), 2, 12).specs())
@@ -119,3 +123,84 @@ def test_fewer_bytes_are_planned_for(world):
     piece = next(s for s in step.state.flat.slices if s.parameters == (0,))
     whole = step.way.wire_bytes(piece.stop - piece.start, 8)
     assert step._exchange.nbytes(piece) < whole / 10
+
+
+SHARDED = {
+    "direct": ("direct", PLAIN, Options(sharded=True)),
+    "mpi": ("mpi", PLAIN, Options(sharded=True)),
+    "node": ("node", PLAIN, Options(sharded=True)),
+    "decayed": ("mpi", SGD(weight_decay=0.01), Options(sharded=True)),
+    "momentum": ("node", OPTIMIZER, Options(sharded=True)),
+    "adam": ("direct", Adam(), Options(sharded=True)),
+    "after": ("node", PLAIN, Options(sharded=True, overlap=False, skip=True, loss_scale=4.0)),
+    "shards": ("mpi", PLAIN, Options(sharded=True, shard=2)),
+    "accumulated": ("node", PLAIN, Options(sharded=True, accumulate=2, skip=True)),
+}
+
+
+@pytest.mark.parametrize("case", SHARDED)
+def test_ranks_that_update_parts_give_the_numbers_of_a_serial_twin(world, case):
+    kind, optimizer, options = SHARDED[case]
+    one, many, batches = words(width=3), words(width=3), data()
+    serial(one, batches, optimizer)
+
+    step, found = train(world, many, batches, options, kind, options.accumulate > 1, optimizer)
+
+    for name, parameter in one.parameters.items():
+        np.testing.assert_allclose(
+            found[name], parameter.data().asnumpy(), rtol=1e-10, atol=1e-13
+        )
+    bits = {name: array.tobytes().hex() for name, array in found.items()}
+    assert all(other == bits for other in world.allgather_obj(bits))
+    if world.size > 1:
+        (piece,) = [s for s in step.state.flat.slices if s.parameters == (0,)]
+        assert step._exchange._rows.come_back(piece.index) == (optimizer == PLAIN)
+        start, stop = step._exchange.own(piece)
+        assert 0 <= stop - start <= -(-piece.stop // world.size) + 16
+
+
+@pytest.mark.parametrize("optimizer", [PLAIN, OPTIMIZER], ids=["rows", "parts"])
+def test_parts_of_a_table_update_by_the_norm_of_the_whole_gradient(world, optimizer):
+    one, many, batches = words(), words(), data()
+    plain = Options(clip_norm=0.05)
+    _, expected = train(world, one, batches, plain, optimizer=optimizer)
+
+    _, found = train(world, many, batches, replace(plain, sharded=True), optimizer=optimizer)
+
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-11)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_each_rank_keeps_the_state_of_its_part_of_a_table(world):
+    step, _ = train(world, words(height=401), data(401), Options(sharded=True))
+    state = step.state
+
+    (mine,) = state.optimizer.values()
+    assert mine.size <= state.flat.total / world.size + 16 * len(state.flat.slices)
+    whole = state.gathered(world)
+    assert ("optimizer/momentum/table" in whole) == (world.rank == 0)
+    alone = ModelState(words(height=401).parameters, OPTIMIZER, 128)
+    told = world.bcast_obj({n: a.tolist() for n, a in whole.items() if "ranks/" not in n}, 0)
+    arrays = {n: np.array(a) for n, a in told.items()}
+    alone.load(arrays)
+    state.load(arrays)
+    np.testing.assert_array_equal(state.optimizer["momentum"], mine)
+    one = words(height=401)
+    serial(one, data(401))
+    np.testing.assert_allclose(
+        alone.flat.view(alone.flat.weights, 0), one.tensor("table").asnumpy(), rtol=1e-10
+    )
+
+
+@pytest.mark.mpi(min_size=2)
+def test_rows_come_back_where_that_is_fewer_bytes(world):
+    dense = (world.size - 1) * 400 * 4 * 8 // world.size
+    for optimizer, back in ((PLAIN, 2 * (world.size - 1) * 6 * 40), (OPTIMIZER, dense)):
+        step, _ = train(world, words(), data(), Options(sharded=True), optimizer=optimizer)
+        piece = next(s for s in step.state.flat.slices if s.parameters == (0,))
+
+        sent = step._exchange.nbytes(piece)
+
+        assert sent < 1.1 * back + (world.size - 1) * 6 * 40
+        assert sent < step.way.wire_bytes(piece.stop - piece.start, 8)

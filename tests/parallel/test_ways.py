@@ -106,7 +106,7 @@ def test_what_it_is_made_of_goes_by_the_ranks(world, kind):
         used = {"auto": "node"}.get(kind, kind) if several else "none"
         assert way.kind == used
         assert (way.transport is not None) == several
-        assert (way.rows is not None) == (several and not options.sharded)
+        assert (way.rows is not None) == several
         assert way.link == (None if on_host or not several else LINK)
         assert not several or (way.transport.rank, way.transport.size) == (
             world.rank, world.size
