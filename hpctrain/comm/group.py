@@ -1,8 +1,7 @@
 """A set of ranks that exchange arrays and short messages among themselves."""
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -10,12 +9,13 @@ from mpi4py import MPI
 from hpctrain.backend import Array
 from hpctrain.comm import messages, p2p
 from hpctrain.comm.buffers import LIMIT, Buffer, op_of, pieces
+from hpctrain.comm.freed import Freed
 from hpctrain.comm.request import Handle, call
 from hpctrain.comm.wording import spread
 from hpctrain.errors import CommError
 
 
-class Group:
+class Group(Freed):
     """The ranks of one communicator.
 
     Every method but ``send``, ``recv`` and their kin is *collective*: all ranks of the group
@@ -55,19 +55,6 @@ class Group:
         self.size: int = comm.Get_size()
         # Errors come back as exceptions; the default would end the process without a word.
         comm.Set_errhandler(MPI.ERRORS_RETURN)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Freeing is collective: a rank that leaves by an exception must not wait in it.
-        if kind is None:
-            self.free()
 
     def __repr__(self) -> str:
         return f"Group(rank {self.rank} of {self.size})"

@@ -1,9 +1,9 @@
 """The ranks as a grid: data × pipeline × tensor."""
 
 import math
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from hpctrain.comm.freed import Freed
 from hpctrain.comm.group import Group
 from hpctrain.errors import ConfigError
 
@@ -68,7 +68,7 @@ def coordinates(rank: int, shape: Shape) -> Shape:
     return Shape(data, pipeline, tensor)
 
 
-class Mesh:
+class Mesh(Freed):
     """The place of this rank in the grid, and the groups of its row along each axis.
 
     Parameters
@@ -110,18 +110,6 @@ class Mesh:
         at[axis], size[axis] = 0, 1
         row = (at[0] * size[1] + at[1]) * size[2] + at[2]
         return group.split(row, self.place[axis])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.free()
 
     def free(self) -> None:
         """Free the three groups; collective."""

@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 from hpctrain.comm.compress import Codec
 from hpctrain.comm.direct import Direct
+from hpctrain.comm.freed import Freed
 from hpctrain.comm.group import Group
 from hpctrain.comm.node import LINE, Node
 from hpctrain.comm.transport import MpiTransport, Transport
@@ -19,7 +18,7 @@ KINDS = ("auto", "mpi", "direct", "node")
 
 
 @dataclass
-class Path:
+class Path(Freed):
     """A transport with what it stands on.
 
     Attributes
@@ -35,19 +34,6 @@ class Path:
     transport: Transport
     window: Window | None = None
     groups: list[Group] = field(default_factory=list)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Freeing is collective: a rank that leaves by an exception must not wait in it.
-        if kind is None:
-            self.free()
 
     def free(self) -> None:
         """Free the window and the groups; collective; arrays in the window are gone."""

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
 
 from mpi4py import MPI
@@ -123,7 +122,7 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="stall")
         self._hosts: list[str] = self._world.control.allgather_obj(world.host)
-        self._mail = Mail(MPI.COMM_WORLD.Dup())
+        self._mail = Mail(MPI.COMM_WORLD.Dup(), world.guard.lasts)
 
     def posted(self, key: int, name: str) -> None:
         """Note that an exchange has been started; see `Log.posted`."""
@@ -139,12 +138,7 @@ class Watch:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         self._leaving.set()
         if error is None:
             self._mail.meet()  # until then others may ask

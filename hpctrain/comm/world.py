@@ -2,7 +2,6 @@
 
 import os
 import socket
-from types import TracebackType
 from typing import Self
 
 from mpi4py import MPI
@@ -57,12 +56,7 @@ class World:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if error is None:
             self.finish()
         elif isinstance(error, SystemExit):

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import NoReturn, Self
 
 from hpctrain.engine.lanes import Lane, LaneSpec, LaneStatistics
@@ -207,12 +207,7 @@ class Engine(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(drop=kind is not None)
 
     def _prepare(  # noqa: PLR0913 (as push)

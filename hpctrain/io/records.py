@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -69,12 +68,7 @@ class Records:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:

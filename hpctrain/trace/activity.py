@@ -4,7 +4,6 @@ from collections.abc import Callable
 from threading import enumerate as threads
 from threading import get_ident
 from time import monotonic
-from types import TracebackType
 from typing import NamedTuple
 
 __all__ = ["Activity", "Doing"]
@@ -76,10 +75,5 @@ class _Block:
         self.start = monotonic()
         self._open[id(self)] = self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         del self._open[id(self)]

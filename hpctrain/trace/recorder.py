@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any, Literal, TypedDict, cast
 
 from hpctrain.errors import ConfigError
@@ -138,12 +137,7 @@ class _Measure:
     def __enter__(self) -> None:
         self._start = perf_counter_ns()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         end = perf_counter_ns()
         self._recorder.span(self._lane, self._name, self._start, end, **self._args)
 
