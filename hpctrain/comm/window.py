@@ -54,7 +54,7 @@ class Window:
     group : Group
         Ranks of one host; collective.
     nbytes : int
-        Length of the memory of each rank, the same on all.
+        Length of the memory of this rank; 0 for one that only uses that of others.
 
     Attributes
     ----------
@@ -76,11 +76,12 @@ class Window:
     def __init__(self, group: Group, nbytes: int) -> None:
         # Whole pages, so that two ranks share none; one more, to begin where a page begins.
         length = (-(-nbytes // PAGE) + 1) * PAGE
-        _check_room(group, length)
+        sizes = group.allgather_obj(nbytes)
+        _check_room(group, sum(-(-size // PAGE) + 1 for size in sizes) * PAGE)
         self._window = call(
             "window", MPI.Win.Allocate_shared, length, 1, MPI.INFO_NULL, group.comm
         )
-        self._all = [self._query(rank, nbytes) for rank in range(group.size)]
+        self._all = [self._query(rank, size) for rank, size in enumerate(sizes)]
         self.mine = self._all[group.rank]
         # One epoch from here to the end: order is made by `sync` and messages.
         call("window", self._window.Lock_all, MPI.MODE_NOCHECK)
@@ -102,7 +103,7 @@ class Window:
             self.free()
 
     def of(self, rank: int) -> Flat:
-        """Return the memory of ``rank``, shape (nbytes,), uint8."""
+        """Return the memory of ``rank``, uint8, as long as that rank has asked for."""
         return self._all[rank]
 
     def sync(self) -> None:
@@ -124,9 +125,8 @@ class Window:
         return found[-found.ctypes.data % PAGE :][:nbytes]
 
 
-def _check_room(group: Group, length: int) -> None:
+def _check_room(group: Group, needed: int) -> None:
     """Raise on all ranks if the host has too little: touching more would kill the process."""
-    needed = length * group.size
     free = group.bcast_obj(room_bytes())
     if free is not None and free < needed:
         raise CommError(

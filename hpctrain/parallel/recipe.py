@@ -233,7 +233,9 @@ def posted_early(items: Sequence[Item]) -> list[int]:
             last.update(dict.fromkeys((*item.reads, *item.writes), place))
     found: list[int] = []
     for place, item in enumerate(items):
-        while posts and (place > end or last.get(items[posts[0]].writes[0], -1) < place):
+        while posts and (
+            place > end or all(last.get(key, -1) < place for key in items[posts[0]].writes)
+        ):
             found.append(posts.pop(0))
         if item.verb != "post":
             found.append(place)
@@ -255,12 +257,15 @@ def _finished(final: Sequence[int], rules: Rules, last: bool) -> Iterator[Item]:
 
 
 def _exchange(index: int, rules: Rules) -> Item:
+    # Servers may write new parameters where this rank has the old ones, as soon as they have
+    # the gradient: whoever reads these has to be done.
+    writes = (gradients(index), *((parameters(index),) if rules.served else ()))
     if rules.overlap:
         # A slice is gathered and summed under one key, and this one after that is over: also
         # on a rank without a sample, which reads no parameter.
-        before = (parameters(index),) if rules.gathered else ()
-        return Item("exchange", index, before, (gradients(index),), "comm", True)
-    return Item("post", index, (), (gradients(index),))
+        before = (parameters(index),) if rules.gathered and not rules.served else ()
+        return Item("exchange", index, before, writes, "comm", True)
+    return Item("post", index, (), writes)
 
 
 def _measured(rules: Rules) -> Iterator[Item]:

@@ -10,6 +10,7 @@ from hpctrain.comm.words import hear
 from hpctrain.engine import Engine
 from hpctrain.errors import CommError
 from hpctrain.optim import Optimizer, Schedule, schedule
+from hpctrain.parallel.near import shared
 from hpctrain.parallel.placement import place
 from hpctrain.parallel.served import Parts
 from hpctrain.parallel.server import Server
@@ -26,7 +27,6 @@ class _Service:
 
     def __init__(self, parts: Parts, post: Post) -> None:
         self.parts = parts
-        self.server: Server | None = None
         self._post = post
 
     def orders(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
@@ -77,8 +77,7 @@ class _Service:
 
     def figures(self, words: dict[str, Any]) -> dict[str, Any]:
         """Return what this server did since it was last asked."""
-        assert self.server is not None, "a server serves"
-        return self.server.figures()
+        return self.parts.tally.take()
 
 
 def serve(  # noqa: PLR0913 (the parts that meet here)
@@ -117,6 +116,7 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
     dict
         The words of the workers' last order.
     """
+    near = shared(post, state, options, terms)
     source, words = hear(post)
     if words["do"] != "open":
         raise CommError(f"server: rank {source} says {words['do']} first, needed open")
@@ -126,8 +126,9 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
     widths = {alone[which]: width for which, width in tables.items()}
     places = place(state.flat.slices, terms.servers, widths)
     state.shard(lambda piece: places[piece.index][post.rank])
-    parts = Parts(state, optimizer, lr, options, terms, places, post)
+    parts = Parts(state, optimizer, lr, options, terms, places, post, near)
     service = _Service(parts, post)
     server = Server(parts, engine, peers, service.orders(), wish)
-    service.server = server
-    return server.run()
+    words = server.run()
+    near.free()
+    return words

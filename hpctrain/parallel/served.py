@@ -1,25 +1,28 @@
 """What one server keeps of a model, and does with it: sums, updates, answers."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from hpctrain.comm.compress import Codec
 from hpctrain.comm.letter import Header, Letter, Op
 from hpctrain.comm.post import Post
-from hpctrain.comm.wire import sum_in_order
 from hpctrain.optim import LossScale, Optimizer, Schedule, clip_scale, sum_of_squares
+from hpctrain.parallel.intake import Gradient, Intake, Push, blocks
+from hpctrain.parallel.near import NEAR, Near
 from hpctrain.parallel.news import News
 from hpctrain.parallel.placement import Places
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.terms import Terms, body_bytes
+from hpctrain.parallel.tally import Tally
+from hpctrain.parallel.terms import CODED, Terms, body_bytes
 from hpctrain.parallel.told import Told
 from hpctrain.parallel.work import Options
+from hpctrain.trace import Recorder
 
 __all__ = ["Parts"]
+
+Piece = Callable[[int, int], Any]  # a gradient, piece by piece
 
 
 class Parts:
@@ -41,6 +44,9 @@ class Parts:
     places : Places
     post : Post
         Makes letters. The ranks from ``terms.servers`` on are workers.
+    near : Near
+        Workers that share memory with this server.
+    recorder : Recorder, optional
 
     Notes
     -----
@@ -64,7 +70,10 @@ class Parts:
         terms: Terms,
         places: Places,
         post: Post,
+        near: Near,
+        recorder: Recorder | None = None,
     ) -> None:
+        self.near = near
         self.state, self.optimizer, self.schedule = state, optimizer, schedule
         self.options, self.terms, self.post = options, terms, post
         self.clip_norm = options.clip_norm
@@ -72,20 +81,17 @@ class Parts:
         self.spans = [parts[post.rank] for parts in places]
         self.workers = range(terms.servers, post.size)
         self.news = News(self.workers, terms.sync)
-        self.seconds = [0.0] * len(self.spans)
-        self.late: list[Counter[int]] = [Counter() for _ in self.spans]
+        self.tally = Tally(len(self.spans), recorder)
         flat = state.flat
         dtype = np.dtype(np.float64 if options.shard else flat.dtype)
-        same = dtype == flat.dtype
-        self._sums = flat.grads if same else np.zeros(flat.total, dtype)
+        self.intake = Intake(flat, dtype, self.spans, terms, near)
         self._updates = [0] * len(self.spans)
         # Updates before the optimizer's state was made: of all slices, or of each.
         self._before: int | None = 0
         self._made = [0] * len(self.spans)
         self._seen = [dict.fromkeys(self.workers, 0) for _ in self.spans]
-        self._codecs: list[Codec | None] = [terms.codec()]
-        self._coded = self._codecs[0] is not None
-        kept = self._coded or (terms.compensation > 0 and not terms.sync)
+        far = any(worker not in near for worker in self.workers)
+        kept = self.intake.coded or (terms.compensation > 0 and not terms.sync and far)
         self._told = Told(flat.weights, self._listeners) if kept else None
         factors = state.factors()
         self._runs = [flat.runs(piece, factors) for piece in flat.slices]
@@ -111,98 +117,122 @@ class Parts:
 
     def exact(self, index: int) -> int:
         """Return how many elements at the head of a part are riders."""
-        a, b = self.spans[index]
-        return len(self.state.flat.riders) if index == 0 and a == 0 and b > 0 else 0
+        return self.intake.exact(index)
 
-    def add_up(self, index: int, letters: Sequence[Letter]) -> None:
-        """Sum the gradients in some letters, in their order, and give their memory back."""
+    def add_up(self, index: int, pushes: Sequence[Push]) -> float:
+        """Sum the gradients of all workers; return the sum of the squares of that."""
         start = perf_counter()
+        self.intake.add_up(index, pushes)
+        for push in pushes:
+            push.letter.close()
         a, b = self.spans[index]
-        out, exact = self._sums[a:b], self.exact(index)
-        with np.errstate(all="ignore"):  # what is not finite is found by who looks for it
-            if self._coded:
-                self._decode(letters, out, exact)
-            elif len(letters) == 1:
-                out[...] = letters[0].view(out.dtype, b - a)
-            else:
-                bodies = [letter.view(out.dtype, b - a) for letter in letters]
-                sum_in_order(bodies, out, 0, partial=bodies[0])
-        if out.dtype != self.state.flat.dtype:
-            self.state.flat.grads[a:b] = out
-        for letter in letters:
-            letter.close()
-        self.seconds[index] += perf_counter() - start
+        found = sum_of_squares(self.state.flat.grads[a + self.exact(index) : b])
+        self.tally.worked(index, start)
+        return found
 
-    def _decode(self, letters: Sequence[Letter], out: Any, exact: int) -> None:
-        codec = self._take()
-        head = exact * out.itemsize
-        out[:exact] = 0
-        for place, letter in enumerate(letters):
-            out[:exact] += letter.view(out.dtype, exact)
-            data = letter.body[head : head + codec.nbytes(out.size - exact)]
-            (codec.add if place else codec.decode)(data, out[exact:])
-        self._codecs.append(codec)
+    def round(self, index: int, version: int, pushes: Sequence[Push]) -> None:
+        """Sum the gradients of all workers and update a part, in one pass over memory."""
+        self._step(index, version, 0.0, self.intake.gradient(index, pushes))
+        for push in pushes:
+            push.letter.close()
 
-    def _take(self) -> Codec:
-        """Take a codec that nobody uses."""
-        try:
-            codec = self._codecs.pop()
-        except IndexError:
-            codec = self.terms.codec()
-        assert codec is not None, "letters are encoded"
-        return codec
+    def update(self, index: int, version: int, squares: float) -> None:
+        """Update a part by what `add_up` has summed, given the squares of the whole step."""
+        self._step(index, version, squares, self.intake.there())
 
-    def squares(self, index: int) -> float:
-        """Return the sum of the squares of a summed part."""
-        a, b = self.spans[index]
-        return sum_of_squares(self.state.flat.grads[a + self.exact(index) : b])
-
-    def update(self, index: int, version: int, squares: float = 0.0) -> None:
-        """Update a part by the sum of all gradients of a step."""
+    def _step(self, index: int, version: int, squares: float, gradient: Gradient) -> None:
         factor = 1.0 / self.news.scale_of_step
         if self.clip_norm:
             factor = clip_scale(squares, self.clip_norm, factor)
         made = version - self.scale.skipped
         if self._before is None:
             self._before = made
-        self._update(index, version, made - self._before, factor, 1.0)
+        how = self.schedule.lr(version), made - self._before, factor
+        self._update(index, how, gradient.of, self.workers)
 
-    def apply(self, index: int, header: Header, worker: int) -> None:
-        """Update a part by the gradient of one worker, which `add_up` has taken in."""
-        self.late[index][self._updates[index] - self._seen[index][worker]] += 1
-        if header.share <= 0:
-            return
-        a, b = self.spans[index]
-        scale = 1.0 / (header.share * self.scale.value)
-        c = self.terms.compensation
-        if c and self._told is not None:
-            a += self.exact(index)
-            grad, weights = self.state.flat.grads[a:b], self.state.flat.weights[a:b]
-            # In units of the worker's own mean gradient, grad * scale.
-            grad += (c * scale) * grad * grad * (weights - self._told.of(worker)[a:b])
-        made = self._updates[index] - self._made[index]
-        self._update(index, header.version, made, scale, header.share)
-        self._updates[index] += 1
+    def apply(self, index: int, push: Push, newest: int, told: Sequence[int]) -> None:
+        """Update a part by the gradient of one worker.
 
-    def _update(self, index: int, version: int, step: int, scale: float, share: float) -> None:
+        Parameters
+        ----------
+        index : int
+        push : Push
+        newest : int
+            The last step that any worker has pushed.
+        told : sequence of int
+            The workers that get the new parameters.
+        """
+        worker, share, version = push.source, push.header.share, push.header.version
+        gradient = self.intake.gradient(index, [push])
+        if self.exact(index):
+            self.news.note(self.state.flat.grads[: self.exact(index)], newest)
+        self.tally.late(index, self._updates[index] - self._seen[index][worker])
+        if share > 0:
+            scale = 1.0 / (share * self.scale.value)
+            made = self._updates[index] - self._made[index]
+            how = self.schedule.lr(version) * share, made, scale
+            self._update(index, how, self._compensated(gradient, scale, worker), told)
+            self._updates[index] += 1
+        else:
+            self.deliver(index, told)
+        push.letter.close()
+
+    def _compensated(self, gradient: Gradient, scale: float, worker: int) -> Piece:
+        if not self.terms.compensation:
+            return gradient.of
+        weights, near = self.state.flat.weights, worker in self.near
+        assert near or self._told is not None, "what workers have is known where it is needed"
+        had = self.near.weights(worker) if near else self._told.of(worker)  # type: ignore[union-attr]
+        # In units of the worker's own mean gradient, grad * scale.
+        factor = self.terms.compensation * scale
+
+        def late(a: int, b: int) -> Any:
+            grad = gradient.of(a, b)
+            found: Any = weights[a:b] - had[a:b]
+            found *= grad
+            found *= grad
+            found *= factor
+            found += grad
+            return found
+
+        return late
+
+    def _update(
+        self, index: int, how: tuple[float, int, float], gradient: Piece, told: Sequence[int]
+    ) -> None:
+        """Update a part block by block, each while it is in the cache.
+
+        ``how`` are rate, updates before this one, and factor on the gradient.
+        """
         start = perf_counter()
-        state, flat = self.state, self.state.flat
-        lr, shift = self.schedule.lr(version) * share, state.shift(index)
-        first, end = self.spans[index]
+        state, weights, (rate, made, scale) = self.state, self.state.flat.weights, how
+        shift, (first, end) = state.shift(index), self.spans[index]
+        targets = self._near_of(told)
         for begin, stop, (lr_mult, wd_mult) in self._runs[index]:
-            a, b = max(begin, first), min(stop, end)
-            if a >= b:
-                continue
-            self.optimizer.update(
-                flat.weights[a:b],
-                flat.grads[a:b],
-                {name: array[a - shift : b - shift] for name, array in state.optimizer.items()},
-                lr=lr * lr_mult,
-                step=step,
-                weight_decay=self.optimizer.weight_decay * wd_mult,
-                scale=scale,
-            )
-        self.seconds[index] += perf_counter() - start
+            for a, b in blocks(max(begin, first), min(stop, end)):
+                self.optimizer.update(
+                    weights[a:b],
+                    gradient(a, b),
+                    {n: array[a - shift : b - shift] for n, array in state.optimizer.items()},
+                    lr=rate * lr_mult,
+                    step=made,
+                    weight_decay=self.optimizer.weight_decay * wd_mult,
+                    scale=scale,
+                )
+                for target in targets:
+                    target[a:b] = weights[a:b]
+        self.tally.worked(index, start)
+
+    def _near_of(self, workers: Sequence[int]) -> list[Any]:
+        """Return the parameters of those of some workers that share memory with this server."""
+        return [self.near.weights(worker) for worker in workers if worker in self.near]
+
+    def deliver(self, index: int, workers: Sequence[int]) -> None:
+        """Bring a part to the workers that share memory with this server."""
+        a, b = self.spans[index]
+        a += self.exact(index)
+        for target in self._near_of(workers):
+            target[a:b] = self.state.flat.weights[a:b]
 
     def value(self, index: int, version: int, worker: int, whole: bool = False) -> Letter:
         """Return a letter with the parameters of a part, and riders at the head.
@@ -213,33 +243,37 @@ class Parts:
         version : int
             The step of the push that it answers.
         worker : int
-            Who gets it; where workers do not differ, all do.
+            Who gets it; where workers do not differ, all that share no memory do, or all that
+            do: these have the parameters already.
         whole : bool
             Send parameters, not encoded changes.
         """
         start = perf_counter()
         (a, b), exact, flat = self.spans[index], self.exact(index), self.state.flat
-        coded = self._coded and not whole
-        codec = self._take() if coded else None
-        letter = self.post.room(body_bytes(codec, b - a, exact, flat.dtype))
+        near = worker in self.near
+        coded = self.intake.coded and not whole
+        codec = self.intake.take() if coded else None
+        count = exact if near else b - a
+        letter = self.post.room(body_bytes(codec, count, exact, flat.dtype))
         scale = 1.0
         if exact:
             letter.view(flat.dtype, exact)[:] = self.news.riders(flat.grads[:exact], worker)
         if codec is not None and self._told is not None:
             out = letter.body[exact * flat.dtype.itemsize :]
             scale = self._told.encode(codec, worker, a + exact, b, out)
-            self._codecs.append(codec)
-        else:
+            self.intake.give(codec)
+        elif not near:
             letter.view(flat.dtype, b - a)[exact:] = flat.weights[a + exact : b]
             if self._told is not None:
                 self._told.whole(worker, a, b)
         self._seen[index][worker] = self._updates[index]
+        self.near.sync()
         letter.seal(
             Header(
                 Op.VALUE, index, version, a, b - a, flat.dtype.char,
-                flags=int(coded), number=self.news.stop_at, scale=scale,
+                flags=CODED * coded + NEAR * near, number=self.news.stop_at, scale=scale,
             ),
             self.post.debug,
         )  # fmt: skip
-        self.seconds[index] += perf_counter() - start
+        self.tally.worked(index, start)
         return letter

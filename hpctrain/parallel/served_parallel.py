@@ -93,3 +93,5 @@ class ServedParallel(DataParallel):
         """Let the servers end; collective over the workers."""
         self.engine.wait_all()
         self.trade.close(**words)
+        self.state.leave()
+        self.trade.near.free()

@@ -10,7 +10,6 @@ slices.
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,14 +17,16 @@ from typing import Any
 import numpy as np
 
 from hpctrain.comm.group import Group
-from hpctrain.comm.letter import Header, Letter, Op
+from hpctrain.comm.letter import Letter, Op
 from hpctrain.comm.post import CONTROL, PUSH, reply_tag
 from hpctrain.comm.request import Handle
 from hpctrain.comm.words import read, say
 from hpctrain.engine import Engine, LaneSpec
 from hpctrain.errors import CommError, ConfigError
 from hpctrain.parallel.answers import Copies
-from hpctrain.parallel.rounds import Clocks, Rounds
+from hpctrain.parallel.intake import Push
+from hpctrain.parallel.near import NEAR
+from hpctrain.parallel.rounds import Clocks, Release, Rounds
 from hpctrain.parallel.served import Parts
 from hpctrain.parallel.work import BAD
 
@@ -71,7 +72,6 @@ class Server:
         wish: Callable[[], bool] = lambda: False,
     ) -> None:
         self.parts, self.engine, self.peers = parts, engine, peers
-        self.queue = [0, 0, 0]  # letters that came, those before them in sum, and at most
         self._post, self._orders, self._wish = parts.post, orders, wish
         self._sync = parts.terms.sync
         self._rounds = Rounds(parts.workers)
@@ -83,39 +83,12 @@ class Server:
         self._squares = np.zeros(len(parts.spans))
         self._figures = np.zeros((peers.size, 2))  # of each server: squares, bad ranks
         self._coming: list[tuple[int, Letter, Handle]] = []
-        self._started = time.perf_counter()
         self._words: dict[str, Any] | None = None
         if not self._mine:
             raise ConfigError(
                 f"exchange.servers: server {peers.rank} of {peers.size} would have no "
                 "parameter of so small a model; start fewer servers"
             )
-
-    def figures(self) -> dict[str, Any]:
-        """Return what was done since the last call.
-
-        Returns
-        -------
-        dict
-            ``busy``: seconds of work in a second; ``queue``, ``longest``: how many tasks were
-            before a letter, in the mean and at most; ``late``: by how many updates of others a
-            push was late, with how often.
-        """
-        now, parts = time.perf_counter(), self.parts
-        late: Counter[int] = Counter()
-        for each in parts.late:
-            late.update(each)
-            each.clear()
-        count, before, most = self.queue
-        busy = sum(parts.seconds) / max(now - self._started, 1e-9)
-        self.queue, self._started = [0, 0, 0], now
-        parts.seconds = [0.0] * len(parts.seconds)
-        return {
-            "busy": busy,
-            "queue": before / max(count, 1),
-            "longest": most,
-            "late": sorted(late.items()),
-        }
 
     def run(self) -> dict[str, Any]:
         """Serve until a letter says ``stop``; return its words."""
@@ -154,19 +127,21 @@ class Server:
                 f"{header.offset + header.length} of slice {index}, which this server does not "
                 "keep; start all ranks with the same command"
             )
+        if header.flags & NEAR:
+            self.parts.near.sync()
         if header.op == Op.PULL:
             letter.close()
-            self._push(self._answer, index, header.version, (source,), True, name="pull")
+            self._push(self._pull, index, header.version, source, name="pull")
         elif self._sync:
-            letters = self._rounds.push(index, source, (header, letter))
-            if letters is not None:
-                self._close_round(index, letters)
+            pushes = self._rounds.push(index, source, Push(header, source, letter))
+            if pushes is not None:
+                self._close_round(index, pushes)
         else:
             self._count()
             released = self._clocks.push(index, source, header.version)
-            self._push(self._apply, index, header, source, letter, name="apply")
-            for worker, version in released:
-                self._push(self._answer, index, version, (worker,), name="answer")
+            push = Push(header, source, letter)
+            newest = self._clocks.newest
+            self._push(self._apply, index, push, newest, released, name="update and answer")
 
     def _part(self, index: int) -> tuple[int, int]:
         a, b = self.parts.spans[index]
@@ -175,10 +150,7 @@ class Server:
     def _count(self) -> None:
         """Note how many tasks lie before a letter."""
         lane = self.engine.statistics().lanes["compute"]
-        before = lane.queued + lane.running
-        self.queue[0] += 1
-        self.queue[1] += before
-        self.queue[2] = max(self.queue[2], before)
+        self.parts.tally.came(lane.queued + lane.running)
 
     def _push(self, fn: Callable[..., None], index: int, *args: Any, name: str) -> None:
         """Push work on a slice; what workers need first goes first."""
@@ -189,19 +161,18 @@ class Server:
             name=f"{name} {index}",
         )
 
-    def _close_round(self, index: int, pushes: list[tuple[Header, Letter]]) -> None:
+    def _close_round(self, index: int, pushes: list[Push]) -> None:
         """Push what follows when all workers have pushed a slice."""
-        versions = [header.version for header, _ in pushes]
+        versions = [push.header.version for push in pushes]
         if len(set(versions)) > 1:
             raise CommError(
                 f"server: the workers push slice {index} of steps {versions}, needed one step"
             )
         self._count()
-        letters = [letter for _, letter in pushes]
         if not (self.parts.clip_norm or self.parts.options.skip):
-            self._push(self._round, index, versions[0], letters, name="sum and update")
+            self._push(self._round, index, versions[0], pushes, name="sum and update")
             return
-        self._push(self._sum, index, letters, name="sum")
+        self._push(self._sum, index, pushes, name="sum")
         self._summed.append(index)
         if len(self._summed) == len(self._mine):
             self._summed.clear()
@@ -224,15 +195,13 @@ class Server:
                 name=f"update {index}",
             )
 
-    def _round(self, index: int, version: int, letters: list[Letter]) -> None:
+    def _round(self, index: int, version: int, pushes: list[Push]) -> None:
         """Sum, update and answer."""
-        self.parts.add_up(index, letters)
-        self.parts.update(index, version)
+        self.parts.round(index, version, pushes)
         self._answer(index, version, tuple(self.parts.workers))
 
-    def _sum(self, index: int, letters: list[Letter]) -> None:
-        self.parts.add_up(index, letters)
-        self._squares[index] = self.parts.squares(index)
+    def _sum(self, index: int, pushes: list[Push]) -> None:
+        self._squares[index] = self.parts.add_up(index, pushes)
 
     def _measure(self) -> None:
         """Put together what this server has of the norm."""
@@ -256,19 +225,27 @@ class Server:
             self.parts.update(index, version, math.fsum(self._figures[:, 0]))
         self._answer(index, version, tuple(self.parts.workers))
 
-    def _apply(self, index: int, header: Header, source: int, letter: Letter) -> None:
-        """Update by the gradient of one worker."""
-        parts = self.parts
-        parts.add_up(index, [letter])
-        exact = parts.exact(index)
-        if exact:
-            parts.news.note(parts.state.flat.grads[:exact], self._clocks.newest)
-        parts.apply(index, header, source)
+    def _apply(self, index: int, push: Push, newest: int, released: list[Release]) -> None:
+        """Update by the gradient of one worker, and answer those who may go on."""
+        self.parts.apply(index, push, newest, [worker for worker, _ in released])
+        for worker, version in released:
+            self._answer(index, version, (worker,))
+
+    def _pull(self, index: int, version: int, worker: int) -> None:
+        """Send a worker what it asks for."""
+        self.parts.deliver(index, (worker,))
+        self._answer(index, version, (worker,), True)
 
     def _answer(
         self, index: int, version: int, workers: tuple[int, ...], whole: bool = False
     ) -> None:
         """Send a part of the parameters to some workers, as soon as it is its turn."""
+        near = tuple(worker for worker in workers if worker in self.parts.near)
+        for some in near, tuple(worker for worker in workers if worker not in near):
+            if some:
+                self._send(index, version, some, whole)
+
+    def _send(self, index: int, version: int, workers: tuple[int, ...], whole: bool) -> None:
         letter = self.parts.value(index, version, workers[0], whole)
         copies = Copies(letter, len(workers))
         for worker in workers:

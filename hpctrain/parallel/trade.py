@@ -10,6 +10,7 @@ from hpctrain.comm.post import Post
 from hpctrain.comm.words import hear, say
 from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.flat import FlatParameters
+from hpctrain.parallel.near import nobody
 from hpctrain.parallel.placement import Places, place
 from hpctrain.parallel.terms import Terms
 
@@ -33,10 +34,13 @@ class Trade:
     ----------
     places : Places
         Which server keeps what.
+    near : Near
+        Memory that is shared with servers of this host.
     """
 
     def __init__(self, post: Post, terms: Terms, group: Group) -> None:
         self.post, self.terms, self.group = post, terms, group
+        self.near = nobody()
         self.places: Places = []
         self._state_names: tuple[str, ...] = ()
         self._dtype = np.dtype(np.float32)

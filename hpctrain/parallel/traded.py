@@ -14,14 +14,14 @@ from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending
 from hpctrain.comm.watched import noted
 from hpctrain.parallel.flat import FlatParameters, Slice
-from hpctrain.parallel.terms import body_bytes
+from hpctrain.parallel.near import NEAR
+from hpctrain.parallel.terms import CODED, body_bytes
 from hpctrain.parallel.trade import Trade
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, Work
 
 __all__ = ["Traded"]
 
 KEPT = 8  # steps whose shares are remembered: more than are under way
-CODED = 1  # flag of a value: an encoded change
 
 
 class Traded:
@@ -54,6 +54,8 @@ class Traded:
         self._names, self._log = names, log
         self._codec: Codec | None = trade.terms.codec()
         self._landing: Codec | None = trade.terms.codec()  # used by another thread
+        near, rank = trade.near, trade.post.rank
+        self._near = [rank in near and near.reaches(s) for s in range(trade.terms.servers)]
         self._owed: dict[tuple[int, int], Any] = {}
         self._shares: dict[int, float] = {}
         self._values: dict[int, list[tuple[int, Letter]]] = {}
@@ -99,6 +101,8 @@ class Traded:
         """Return room for the parameters of a part, encoded or not."""
         a, b = self._trade.places[index][server]
         exact = self._exact(index, server)
+        if self._near[server]:
+            return self._post.room(exact * self._flat.dtype.itemsize)
         most = max(
             body_bytes(codec, b - a, exact, self._flat.dtype) for codec in (None, self._codec)
         )
@@ -109,8 +113,12 @@ class Traded:
     ) -> Letter:
         """Return a letter with a part of the gradient."""
         exact, codec = self._exact(index, server), self._codec
-        letter = self._post.room(body_bytes(codec, part.size, exact, part.dtype))
-        if codec is None:
+        near = self._near[server]
+        count = 0 if near else part.size
+        letter = self._post.room(body_bytes(codec, count, exact if count else 0, part.dtype))
+        if near:
+            self._trade.near.sync()
+        elif codec is None:
             letter.view(part.dtype, part.size)[:] = part
         else:
             letter.view(part.dtype, exact)[:] = part[:exact]
@@ -119,8 +127,13 @@ class Traded:
             if codec.residual:
                 owed = self._owed.setdefault((index, server), np.zeros(rest.size, np.float32))
             codec.encode(rest, letter.body[exact * part.itemsize :], owed)
-        header = Header(Op.PUSH, index, number, start, part.size, part.dtype.char, share=share)
-        letter.seal(header, self._post.debug)
+        letter.seal(
+            Header(
+                Op.PUSH, index, number, start, part.size, part.dtype.char,
+                flags=NEAR * near, share=share,
+            ),
+            self._post.debug,
+        )  # fmt: skip
         return letter
 
     def land(self, piece: Slice) -> None:
@@ -134,7 +147,9 @@ class Traded:
                 self._land_riders(head)
                 self.stop_at = header.number
             target = self._flat.weights[a + exact : b]
-            if header.flags & CODED:
+            if header.flags & NEAR:
+                self._trade.near.sync()
+            elif header.flags & CODED:
                 self._add(letter, head.nbytes, header.scale, target)
             else:
                 body = letter.view(self._flat.dtype, b - a - exact, head.nbytes)

@@ -16,6 +16,7 @@ from hpctrain.comm.timeline import Link
 from hpctrain.comm.transport import MpiTransport, Transport
 from hpctrain.errors import ConfigError
 from hpctrain.parallel.flat import FlatParameters
+from hpctrain.parallel.near import shared
 from hpctrain.parallel.shards import Sums
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.trade import Trade
@@ -96,10 +97,20 @@ def plain(group: Group, state: ModelState, options: Options) -> Way:
 
 
 def to_servers(trade: Trade, state: ModelState, options: Options) -> Way:
-    """Return the way to servers; this rank then keeps no state of the optimizer."""
+    """Return the way to servers; this rank then keeps no state of the optimizer.
+
+    Collective over all ranks: the servers are in `hpctrain.parallel.serve`. Where these are
+    on this host, parameters and what is sent of the gradients move to memory that they see.
+    """
     trade.terms.check(options)
     state.shard(lambda piece: (piece.start, piece.start))
-    return Way(None, _sums(state.flat, options), trade=trade)
+    trade.near, rank = shared(trade.post, state, options, trade.terms), trade.post.rank
+    near = rank in trade.near
+    sums = _sums(state.flat, options, trade.near.grads(rank) if near else None)
+    if near:
+        grads = trade.near.grads(rank) if sums is None else None
+        state.flat.move(trade.near.weights(rank), grads)
+    return Way(None, sums, trade=trade)
 
 
 def connect(
