@@ -36,6 +36,12 @@ class CommError(HpctrainError, RuntimeError):
     """The ranks of a group disagree, or a peer is gone."""
 
 
+class LostRankError(CommError):
+    """A rank of the run has died, as MPI says."""
+
+    exit_code = 137  # a shell's for a process that was killed
+
+
 class EngineError(HpctrainError, RuntimeError):
     """The engine was used wrongly, or a task that it ran has failed."""
 

@@ -2,6 +2,7 @@
 
 from mpi4py import MPI
 
+from hpctrain.comm.lasting import Deaths, Lasting
 from hpctrain.comm.world import World
 from hpctrain.errors import ConfigError
 
@@ -18,6 +19,8 @@ class Crew(World):
     whole : World
     servers : int
         The first ranks, which serve.
+    lasts : bool
+        Go on when a worker dies; only where MPI bears it.
 
     Attributes
     ----------
@@ -28,6 +31,10 @@ class Crew(World):
     servers : int
     post : Group
         All ranks, for messages between workers and servers.
+    deaths : Deaths or None
+        Of ``post``, if its ranks may be lost.
+    host_of : list of str
+        By rank in ``post``.
 
     Raises
     ------
@@ -35,7 +42,7 @@ class Crew(World):
         If nobody is left to work.
     """
 
-    def __init__(self, whole: World, servers: int) -> None:
+    def __init__(self, whole: World, servers: int, lasts: bool = False) -> None:
         if servers >= whole.size:
             raise ConfigError(
                 f"exchange.servers: got {servers} of {whole.size} ranks, which leaves nobody "
@@ -47,11 +54,24 @@ class Crew(World):
         self.group = whole.group.split(int(self.serves), whole.rank)
         self.control = whole.control.split(int(self.serves), whole.rank)
         self.post = whole.group.dup()
+        self.host_of: list[str] = whole.control.allgather_obj(whole.host)
+        self.deaths = Deaths(self.post) if lasts else None
+        if lasts:
+            self.control, whole.guard.lasts = Lasting(self.control), True
         self.rank, self.size = self.group.rank, self.group.size
         self.hosts = tuple(dict.fromkeys(self.control.allgather_obj(self.host)))
         node = self.group.comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
         self.local_rank, self.local_size = node.Get_rank(), node.Get_size()
         node.Free()
+
+    def recount(self) -> bool:
+        """Take note of ranks that its last collective has lost; return whether there are any.
+
+        The same on all of its ranks.
+        """
+        lost = self.control.size < self.size
+        self.rank, self.size = self.control.rank, self.control.size
+        return lost
 
     @property
     def whole(self) -> World:

@@ -4,20 +4,15 @@ MPI lets the other ranks wait for ever for one that raised an exception or retur
 an error on any rank, in any thread, ends all ranks within seconds, and is printed once.
 """
 
-import array
 import atexit
 import builtins
 import contextlib
-import fcntl
 import os
 import signal
 import socket
-import stat
 import sys
-import termios
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from hashlib import blake2b
 from types import TracebackType
@@ -28,7 +23,10 @@ from mpi4py import MPI
 
 from hpctrain import errors
 from hpctrain.comm.group import Group
-from hpctrain.errors import CommError, HpctrainError
+from hpctrain.comm.last_words import drain, text_of
+from hpctrain.comm.lasting import lasting
+from hpctrain.comm.request import call
+from hpctrain.errors import CommError, HpctrainError, LostRankError
 
 T = TypeVar("T")
 
@@ -36,8 +34,8 @@ ALIKE_S = 2.0
 """How long a rank with an error waits to see whether all ranks have the same one."""
 PATIENCE_S = 5.0
 """How long a rank that leaves early waits for the others to leave too."""
-DRAIN_S = 1.0
-"""How long a rank that ends all waits for the launcher to read what it wrote."""
+MODEST_S = 0.5
+"""How long a rank lets one of a lower number speak first of what many see."""
 ORDERLY = (0, 75)
 """Exit codes of a run that ends as it should (done; saved, start me again): the rank waits for
 the others as long as it takes, for they may be writing a checkpoint."""
@@ -54,7 +52,7 @@ def abort(code: int, message: str = "") -> NoReturn:
         say(f"{where()} {message}\n")
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    _drain()
+    drain()
     # MPI would add its own lines on every rank; what is to be said has been said.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.alarm(5)  # should Abort itself hang, the launcher sees this rank killed
@@ -110,10 +108,16 @@ class Guard:
     ----------
     comm : MPI.Intracomm
         A communicator of all ranks that nobody else uses.
+
+    Attributes
+    ----------
+    lasts : bool
+        Whether a rank that MPI says is dead leaves the others alone.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm
+        self._comm, self.lasts = comm, False
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._size = comm.Get_size()
         self._departing = threading.Lock()
         self._excepthook = sys.excepthook
@@ -181,9 +185,11 @@ class Guard:
             The thread that raised it, if it is not the main one.
         """
         code = exit_code(error)
+        if isinstance(error, LostRankError):
+            time.sleep(MODEST_S * min(self._comm.Get_rank(), 4))  # many see it: one speaks
         alike, speaks = self._compare(error, code)
         if speaks:
-            say(_text(error, "" if alike else f"{where()} ", thread))
+            say(text_of(error, "" if alike else f"{where()} ", thread))
         if alike and self._size > 1:
             _wait(self._comm.Ibarrier(), ALIKE_S)  # let the one that speaks finish
         if self._size > 1 or thread:
@@ -194,6 +200,8 @@ class Guard:
         """Return whether all ranks have this error, and whether this rank is to print it."""
         if self._size == 1:
             return code != 1, True
+        if isinstance(error, LostRankError):
+            return False, True
         if not self._departing.acquire(blocking=False):
             return False, True
         text = f"{type(error).__name__}: {error}".encode(errors="replace")
@@ -207,9 +215,20 @@ class Guard:
         self, code: int, digest: int, cause: bool, patience_s: float | None
     ) -> np.ndarray[Any, np.dtype[np.int64]] | None:
         """Tell all ranks how this one leaves; None if they do not all leave in time."""
-        rows = np.empty((self._size, 3), np.int64)
-        request = self._comm.Iallgather(np.array([code, digest, cause], np.int64), rows)
-        return rows if _wait(request, patience_s) else None
+        mine = np.array([code, digest, cause], np.int64)
+
+        def exchange(comm: MPI.Intracomm) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+            rows = np.empty((comm.Get_size(), 3), np.int64)
+            request = call("leaving", comm.Iallgather, mine, rows)
+            return rows if _wait(request, patience_s) else None
+
+        try:
+            if self.lasts and patience_s is None:
+                self._comm, rows = lasting(self._comm, exchange)
+                return rows
+            return exchange(self._comm)
+        except LostRankError:  # who cannot wait for long does not ask who is left
+            return None
 
     def _on_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -247,32 +266,6 @@ def say(text: str) -> None:
             data = data[os.write(2, data) :]
 
 
-def _drain() -> None:
-    """Wait until the launcher has read what this rank wrote.
-
-    MPICH's launcher throws away what is still in the pipes when a rank aborts.
-    """
-    end = time.monotonic() + DRAIN_S
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):
-            if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-                continue
-            left = array.array("i", [1])
-            while left[0] and time.monotonic() < end:
-                time.sleep(0.02)
-                fcntl.ioctl(descriptor, termios.FIONREAD, left)
-    time.sleep(0.1)  # and passes it on
-
-
-def _text(error: BaseException, prefix: str, thread: str) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return f"{prefix}hpctrain: interrupted\n"
-    if isinstance(error, HpctrainError) and error.exit_code != 1:
-        return f"{prefix}hpctrain: {error}\n"
-    origin = f"in thread {thread}: " if thread else ""
-    return f"{prefix}{origin}{''.join(traceback.format_exception(error))}"
-
-
 def _rebuilt(kind: str, message: str) -> Exception:
     found = getattr(errors, kind, None) or getattr(builtins, kind, None)
     if isinstance(found, type) and issubclass(found, Exception):
@@ -285,7 +278,7 @@ def _wait(request: MPI.Request, patience_s: float | None) -> bool:
     """Wait for ``request`` without using a core; False when ``patience_s`` have passed."""
     end = None if patience_s is None else time.monotonic() + patience_s
     pause_s = 1e-4
-    while not request.Test():
+    while not call("leaving", request.Test):
         if end is not None and time.monotonic() > end:
             return False
         time.sleep(pause_s)

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from mpi4py import MPI
 
 from hpctrain.comm.group import Group
+from hpctrain.comm.lasting import Deaths
 from hpctrain.comm.letter import HEADER_BYTES, Letter
 from hpctrain.comm.request import Handle, call
 from hpctrain.comm.transfer import Pool
-from hpctrain.errors import CommError
+from hpctrain.errors import CommError, LostRankError
 
 __all__ = ["CONTROL", "PUSH", "Post", "reply_tag"]
 
@@ -30,6 +31,8 @@ class Post:
         Used by this alone. Threads may share it: its messages are between pairs.
     debug : bool
         Whether letters have checksums.
+    deaths : Deaths, optional
+        Of the group, if it goes on when somebody dies.
 
     Attributes
     ----------
@@ -37,8 +40,8 @@ class Post:
         The memory of letters.
     """
 
-    def __init__(self, group: Group, debug: bool = False) -> None:
-        self.group, self.debug = group, debug
+    def __init__(self, group: Group, debug: bool = False, deaths: Deaths | None = None) -> None:
+        self.group, self.debug, self.deaths = group, debug, deaths
         self.rank, self.size = group.rank, group.size
         self.pool = Pool()
         self._block = MPI.BYTE.Create_contiguous(HEADER_BYTES).Commit()
@@ -67,7 +70,13 @@ class Post:
         """
         comm, status = self.group.comm, self._status
         for _ in range(most):
-            message = call("letters", comm.Improbe, MPI.ANY_SOURCE, tag, status)
+            try:
+                message = call("letters", comm.Improbe, MPI.ANY_SOURCE, tag, status)
+            except LostRankError:
+                if self.deaths is None:
+                    raise
+                self.deaths.accept()  # the others go on writing
+                return
             if message is None:
                 return
             blocks, source = status.Get_count(self._block), status.Get_source()

@@ -6,7 +6,10 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpctrain.errors import CommError
+from hpctrain.errors import CommError, LostRankError
+
+# Without fault tolerance MPI gives all of these the class of an unknown error.
+_LOST = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED} - {MPI.ERR_UNKNOWN}
 
 
 def call(what: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -24,6 +27,11 @@ def _translated(what: str, code: int) -> CommError:
             "both sides must pass arrays of the same size"
         )
     text = " ".join(MPI.Get_error_string(code).split())
+    if MPI.Get_error_class(code) in _LOST:
+        return LostRankError(
+            f"{what}: a rank has died, MPI says: {text}; the same command goes on from the "
+            "last checkpoint"
+        )
     return CommError(f"{what}: MPI refused the call and says: {text}")
 
 
