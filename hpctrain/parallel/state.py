@@ -240,6 +240,7 @@ class ModelState:
             mine = np.ascontiguousarray(backend.to_host(tensor.value))
             every = np.empty((group.size, *mine.shape), mine.dtype)
             group.allgather(mine, every)
+            every = every[: group.size]  # a rank may have died meanwhile
             found[f"layers/{name}"] = every.mean(0, dtype=np.float64).astype(mine.dtype)
             if group.size > 1:
                 found[f"ranks/{name}"] = every
