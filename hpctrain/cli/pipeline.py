@@ -15,7 +15,7 @@ from hpctrain.config import Config
 from hpctrain.engine import LaneSpec
 from hpctrain.io.sampler import part
 from hpctrain.nn import Block
-from hpctrain.parallel.hollow import fill, hollow, start_hollow
+from hpctrain.parallel.hollow import hollow, settle, start_hollow
 from hpctrain.parallel.micro import most_samples
 from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline import Pipeline, summing
@@ -131,12 +131,8 @@ def _model(
     model = StagedModel(
         goal, parameters, layout, (inputs, targets), world.control, device, timed
     )
-    for name, parameter in parameters.items():
-        mine = mesh.place.pipeline in model.homes(name)
-        if mine and name in drawn:
-            fill(parameter, device, seed, name, drawn[name])
-        elif not mine:
-            hollow(parameter)
+    mine = {name for name in parameters if mesh.place.pipeline in model.homes(name)}
+    settle(parameters, drawn, mine, device, seed)
     return model, parameters
 
 

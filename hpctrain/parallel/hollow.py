@@ -3,14 +3,14 @@
 A model that is too large for one rank must not be there as a whole even for a moment.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from hpctrain.backend import Device
 
-__all__ = ["fill", "hollow", "start_hollow"]
+__all__ = ["fill", "hollow", "settle", "start_hollow"]
 
 
 def hollow(parameter: Any) -> None:
@@ -20,6 +20,14 @@ def hollow(parameter: Any) -> None:
             if part is not None:
                 zero = part.device.module.zeros((), part.dtype)
                 part.value = part.device.module.broadcast_to(zero, part.shape)
+
+
+def refill(parameter: Any) -> None:
+    """Give an emptied parameter and its gradient memory again, with zeros."""
+    for tensor in parameter.list_data():
+        for part in (tensor, tensor.grad):
+            if part is not None:
+                part.value = part.device.module.zeros(part.shape, part.dtype)
 
 
 def start_hollow(
@@ -56,12 +64,35 @@ def start_hollow(
 def fill(parameter: Any, device: Device, seed: int, name: str, drawn: Any) -> None:
     """Give an emptied parameter memory, and the values that it has in any run of this seed."""
     dtype = parameter.dtype
-    for tensor in parameter.list_data():
-        for part in (tensor, tensor.grad):
-            if part is not None:
-                part.value = device.module.zeros(part.shape, dtype)
+    refill(parameter)
     if dtype != drawn:
         parameter.cast(drawn)
     parameter.initialize(ctx=device, seed=seed, key=name, force_reinit=True)
     if dtype != drawn:
         parameter.cast(dtype)
+
+
+def settle(
+    parameters: Mapping[str, Any],
+    drawn: Mapping[str, Any],
+    mine: Collection[str],
+    device: Device,
+    seed: int,
+) -> None:
+    """Fill the parameters of this rank, and empty those of all others.
+
+    Parameters
+    ----------
+    parameters : mapping of str to Parameter
+        Of the whole model.
+    drawn : mapping of str to dtype
+        What `start_hollow` returned.
+    mine : collection of str
+    device : Device
+    seed : int
+    """
+    for name, parameter in parameters.items():
+        if name in mine and name in drawn:
+            fill(parameter, device, seed, name, drawn[name])
+        elif name not in mine:
+            hollow(parameter)

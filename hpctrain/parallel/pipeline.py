@@ -90,8 +90,8 @@ class Pipeline(DataParallel):
         self.model, self.mesh, self.batch_axis = model, mesh, batch_axis
         self.rank = mesh.place.pipeline
         self.most = 1  # samples of a micro-batch
-        self._clock_s = 0.0  # how far this rank's clock is ahead of the first stage's
-        self._message = 0.0, 0.0  # seconds and latency of one between stages
+        self.clock_s = 0.0  # how far this rank's clock is ahead of the first stage's
+        self.message = 0.0, 0.0  # seconds and latency of one between stages
         self._plans: dict[int, PipelineSchedule] = {}  # by the number of micro-batches
         tied = [n for n in model.tied if n in state.names]
         self._tied = [state.names.index(name) for name in tied]
@@ -163,7 +163,7 @@ class Pipeline(DataParallel):
             order.sort(key=lambda index: (index == 0, index in self.ties.groups))
             self.reorder(self.group.bcast_obj(order, 0))
             clocks = self.mesh.pipeline.bcast_obj(offsets(self.mesh.pipeline), 0)
-            self._clock_s = clocks[self.rank] * 1e-9
+            self.clock_s = clocks[self.rank] * 1e-9
 
     def _time(self, specs: tuple[Sequence[Spec], ...]) -> None:
         """Fit the schedule to the times of the stages, if it can be; collective."""
@@ -173,10 +173,10 @@ class Pipeline(DataParallel):
         bound = self.stages.bound(specs)
         sent = max(stage.program.sent.nbytes for stage in bound.values())
         sizes = line.allgather_obj(sent)
-        self._message = message_seconds(line, max(sizes))
+        self.message = message_seconds(line, max(sizes))
         if model.layout.schedule == "zero_bubble" and model.layout.times is None:
             mine = stage_seconds(bound, [*specs[0], *specs[1]], self.state)
-            times = agreed_times(self.mesh, mine, self._message)
+            times = agreed_times(self.mesh, mine, self.message)
             model.layout = replace(model.layout, times=times)
 
     def plan(self, micro_batches: int) -> PipelineSchedule:
@@ -203,7 +203,7 @@ class Pipeline(DataParallel):
         Nothing may be under way.
         """
         rows = [[*s.action, s.start_s, s.end_s] for s in self.moves.timed]
-        shift = self._clock_s
+        shift = self.clock_s
         every = self.mesh.pipeline.allgather_obj([shift, rows])
         return Timeline(
             tuple(
@@ -221,7 +221,7 @@ class Pipeline(DataParallel):
         steps = self.moves.steps
         found = [steps.pop(number) for number in sorted(steps) if number <= last]
         return bubble_of(
-            found, self.mesh.pipeline, self.model.layout, self._clock_s, self._message
+            found, self.mesh.pipeline, self.model.layout, self.clock_s, self.message
         )
 
     def statistics(self) -> Statistics:
