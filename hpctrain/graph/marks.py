@@ -16,6 +16,7 @@ from typing import Any
 __all__ = [
     "AGAIN",
     "BACKWARD",
+    "DIVIDE",
     "GROUP",
     "REGION",
     "Marks",
@@ -29,6 +30,7 @@ Marks = tuple[tuple[str, Hashable], ...]
 BACKWARD = ("part", "backward")  # made by the gradient walk
 AGAIN = ("again", True)  # a copy for the backward part; never merged with its original
 GROUP = "ctx_group"  # where the node is to run; only nodes of one group are merged
+DIVIDE = "divide"  # how a team of ranks is to share the node, if it is to
 REGION = "region"  # values inside a region of equal number are not kept for the backward part
 
 _REGIONS = itertools.count()  # next() is atomic

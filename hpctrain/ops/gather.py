@@ -59,7 +59,7 @@ def _take_grad_scratch(specs: Sequence[Spec], axis: int, length: int) -> list[Sp
     return [specs[0], specs[0]]
 
 
-def _take_grad(xp: Any, ins: Any, outs: Any, scratch: Any, axis: int, length: int) -> None:
+def add_rows(xp: Any, ins: Any, outs: Any, scratch: Any, axis: int, length: int) -> None:
     """Add up the rows of equal index, each sum in the order of the rows."""
     dy, ids = ins[0], ins[1].reshape(-1)
     out = outs[0].reshape(math.prod(outs[0].shape[:axis]), length, -1)
@@ -123,7 +123,7 @@ def _take_grad_vjp(i: Any, o: Any, g: Any, axis: int, length: int) -> list[Any]:
 register(Primitive("take", "gather", _take_infer, _take, _take_vjp))
 register(
     Primitive(
-        "take_grad", "gather", _take_grad_infer, _take_grad, _take_grad_vjp,
+        "take_grad", "gather", _take_grad_infer, add_rows, _take_grad_vjp,
         scratch=_take_grad_scratch, rows=lambda axis, length: None if axis else 1,
     )
 )  # fmt: skip

@@ -23,9 +23,10 @@ from hpctrain.ops.blocks import (
     rows_per_block,
     spans,
 )
+from hpctrain.ops.cut import Cut, Team
 from hpctrain.ops.rules import axis_of, floating, need, tensors
 
-__all__ = ["advance", "dropout"]
+__all__ = ["advance", "dropout", "dropout_part"]
 
 PER_BLOCK = 8  # uint32 numbers in one block of Philox 4x64, the unit of its counter
 
@@ -137,6 +138,65 @@ def dropout(x: Any, stream: Any, rate: float, batch_axis: int = 0) -> tuple[Any,
     axis = axis_of("dropout", batch_axis, x.ndim)
     y, mask = apply("dropout", x, stream, rate=float(rate), batch_axis=axis)
     return y, mask
+
+
+def dropout_part(  # noqa: PLR0913 (dropout, and which part)
+    x: Any, stream: Any, rate: float, team: Team, cut: Cut, length: int, batch_axis: int = 0
+) -> Any:
+    """Drop what `hpctrain.ops.dropout` drops of the whole, of which ``x`` is this rank's part.
+
+    Parameters
+    ----------
+    x, stream, rate, batch_axis
+        As there; the axis that is cut is another one.
+    team : Team
+    cut : Cut
+    length : int
+        Of the axis that is cut.
+
+    Returns
+    -------
+    y, mask : Tensor
+
+    Notes
+    -----
+    Draws the numbers of the whole, some rows at a time.
+    """
+    attrs = {"team": team, "cut": cut, "length": int(length), "batch_axis": int(batch_axis)}
+    return apply("dropout_part", x, stream, rate=float(rate), **attrs)
+
+
+def _part_infer(
+    specs: Sequence[Spec], *, rate: float, batch_axis: int, **more: Any
+) -> list[Spec]:
+    need(more["cut"].axis != batch_axis, "dropout_part", specs, "a cut of another axis")
+    return _infer(specs, rate, batch_axis)
+
+
+def _draw(
+    xp: Any, ins: Any, outs: Any, scratch: Any, *, rate: float, batch_axis: int, **more: Any
+) -> None:
+    x, stream = ins
+    team, cut, length = more["team"], more["cut"], more["length"]
+    shape = list(x.shape)
+    shape[cut.axis] = length
+    count, shape[batch_axis] = shape[batch_axis], 1
+    key, counter, first = (int(n) for n in to_host(stream))
+    for sample in range(count):  # the mask of one whole sample at a time
+        whole = np.empty(shape, np.bool_)
+        _keep(np.moveaxis(whole, batch_axis, 0), (key, counter, first + sample), rate)
+        part = cut.part(whole, team)
+        place = (slice(None),) * batch_axis + (slice(sample, sample + 1),)
+        outs[1][place] = xp.asarray(part)
+    _scaled(xp, [x, outs[1], outs[0]], scratch, rate)
+
+
+def _draw_vjp(i: Any, o: Any, g: Any, *, rate: float, **more: Any) -> list[Any]:
+    return [lambda: apply("dropout_grad", g[0], o[1], rate=rate), None]
+
+
+register(Primitive("dropout_part", "random", _part_infer, _draw, _draw_vjp,
+                   scratch=_scratch, inplace=((0, 0),)))  # fmt: skip
 
 
 def _advance(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
