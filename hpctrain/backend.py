@@ -4,6 +4,7 @@ A *device* is ``cpu`` or one GPU; a rank owns one device.  An *array module* ``x
 ``numpy`` or ``cupy``; kernels are written against ``xp`` and take whichever they get.
 """
 
+import functools
 import importlib.util
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,6 +18,7 @@ __all__ = [
     "CPU",
     "Array",
     "Device",
+    "bfloat16",
     "choose",
     "empty",
     "gpu_count",
@@ -109,6 +111,17 @@ def empty(shape: tuple[int, ...], dtype: Any, device: Device = CPU) -> Array:
     raw = np.empty(nbytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+@functools.cache
+def bfloat16() -> np.dtype[Any] | None:
+    """Return the dtype of numbers of 8 significant bits, or None where it is not installed.
+
+    NumPy and CuPy know it once ml_dtypes is imported, also by its name.
+    """
+    if importlib.util.find_spec("ml_dtypes") is None:
+        return None
+    return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
 
 
 def to_host(array: Array) -> np.ndarray:

@@ -122,6 +122,9 @@ class Primitive:
     part : callable ``(ins, start, stop, **attrs) -> ins or None`` or None
         Arrays from which the same kernel computes rows ``start`` to ``stop`` (along axis 0)
         of the only output; None if it cannot.
+    narrow : callable ``(specs, **attrs) -> sequence of int`` or None
+        Which inputs, given in float32, had better be rounded to bfloat16: there is a kernel
+        that multiplies such numbers faster, and adds up in float32. The outputs stay float32.
     onto : bool
         ``vjp`` takes one more argument, ``known``: for each input what later operations have
         given as its cotangent, or None. It returns their sum with its own, so that a loop
@@ -145,6 +148,7 @@ class Primitive:
     parts: Callable[..., Sequence[Any]] | None = None
     rows: Callable[..., int | None] | None = None
     part: Callable[..., Sequence[Any] | None] | None = None
+    narrow: Callable[..., Sequence[int]] | None = None
     onto: bool = False
 
     def __post_init__(self) -> None:

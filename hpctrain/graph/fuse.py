@@ -13,7 +13,7 @@ from hpctrain.graph.work import Fused, Input, Result
 __all__ = ["fuse"]
 
 _SOURCES = ("input", "constant")
-_SLOW = frozenset({"erf", "expm1", "log1p"})  # NumPy has no vector code for them
+_SLOW = frozenset({"erf", "expm1", "log1p"})  # nor for bfloat16 NumPy has vector code
 
 
 def fuse(graph: Graph, compiled: bool = True) -> Graph:
@@ -91,8 +91,10 @@ def _pays(entry: Entry, formulas: Mapping[int, Element], compiled: bool) -> bool
     """Return whether to fuse: two nodes or more, or one for which NumPy takes several steps."""
     if len(entry.nodes) > 1:
         return True
-    steps = [x.op for x in in_order(formulas.values()) if x.op not in _SOURCES]
-    return compiled and (len(steps) > 1 or bool(_SLOW.intersection(steps)))
+    found = in_order(formulas.values())
+    steps = [x.op for x in found if x.op not in _SOURCES]
+    slow = bool(_SLOW.intersection(steps)) or any(x.dtype == "bfloat16" for x in found)
+    return compiled and (len(steps) > 1 or slow)
 
 
 def _node(

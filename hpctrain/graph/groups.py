@@ -141,7 +141,14 @@ class _Walk:
             return False
         size = math.prod(specs[node.outputs[0]].shape)
         known = all(specs[v].dtype.name in DTYPES for v in (*node.inputs, *node.outputs))
+        known = known and not self._calculates(node)
         return known and (size > 0 if self.compiled else size >= _TILED)
+
+    def _calculates(self, node: Node) -> bool:
+        """Return whether the node makes bfloat16 of bfloat16: we only convert them."""
+        narrow, specs = "bfloat16", self.graph.specs
+        made = specs[node.outputs[0]].dtype.name
+        return made == narrow and any(specs[v].dtype.name == narrow for v in node.inputs)
 
     # Sums
 

@@ -14,8 +14,12 @@ from hpctrain.autograd.element import Element, in_order
 __all__ = ["DTYPES", "TRUTHS", "WIDTH", "Formulas", "Text", "memory", "suffix", "vector"]
 
 WIDTH = 16  # elements of a vector: one AVX-512 register of float32
-DTYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
-_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
+DTYPES = {
+    "float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1",
+    "bfloat16": "bfloat",
+}  # fmt: skip
+_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1, "bfloat16": 2}
+_MEMORY = {"bool": "i8", "bfloat16": "i16"}  # types that lie in memory as another
 TRUTHS = f"<{WIDTH} x i1>"
 
 
@@ -26,7 +30,7 @@ def vector(dtype: str) -> str:
 
 def memory(dtype: str) -> str:
     """Return the LLVM type of one element of ``dtype`` in memory."""
-    return "i8" if dtype == "bool" else DTYPES[dtype]
+    return _MEMORY.get(dtype, DTYPES[dtype])
 
 
 def suffix(dtype: str) -> str:
@@ -40,6 +44,8 @@ def _literal(value: float, dtype: str) -> str:
         return str(bool(value)).lower()
     if dtype.startswith("int"):
         return str(int(value))
+    if dtype == "bfloat16":
+        return f"0xR{struct.unpack('I', struct.pack('f', value))[0] >> 16:04X}"
     if dtype == "float32" and math.isfinite(value):
         value = struct.unpack("f", struct.pack("f", value))[0]
     return f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
@@ -102,6 +108,8 @@ class Text:
 
     def truth(self, value: str, dtype: str) -> str:
         """Return ``value`` as it was loaded as one that formulas can take."""
+        if dtype == "bfloat16":
+            return self.let(f"bitcast <{WIDTH} x i16> {value} to {vector(dtype)}")
         if dtype != "bool":
             return value
         return self.let(f"icmp ne <{WIDTH} x i8> {value}, zeroinitializer")
@@ -130,6 +138,8 @@ class Text:
         wide = f"<{WIDTH} x {memory(dtype)}>"
         if dtype == "bool":
             value = self.let(f"zext {TRUTHS} {value} to {wide}")
+        if dtype == "bfloat16":
+            value = self.let(f"bitcast {vector(dtype)} {value} to {wide}")
         if not mask:
             self.line(f"store {wide} {value}, ptr {pointer}, align {_BYTES[dtype]}")
             return
@@ -252,18 +262,27 @@ class Formulas:
         return self.text.let(f"bitcast {before} {args[0]} to {vector(x.dtype)}")
 
     def _cast(self, x: Element, args: list[str]) -> str:
-        before, kind = x.args[0].dtype, vector(x.dtype)
-        value = f"{vector(before)} {args[0]}"
-        if x.dtype == "bool":
+        value, before = args[0], x.args[0].dtype
+        if "bfloat16" in (before, x.dtype):  # converted from and to float32 only
+            value, before = self._converted(value, before, "float32"), "float32"
+        return self._converted(value, before, x.dtype)
+
+    def _converted(self, name: str, before: str, after: str) -> str:
+        kind, value = vector(after), f"{vector(before)} {name}"
+        if before == after:
+            return name
+        if after == "bool":
             word = "fcmp une" if before[0] == "f" else "icmp ne"
             return self.text.let(f"{word} {value}, zeroinitializer")
-        if before[0] == "f" and x.dtype[0] == "i":
-            name = f"llvm.fptosi.sat.{suffix(x.dtype)}.{suffix(before)}"
-            return self.text.call(name, kind, (vector(before), args[0]))
-        if before[0] == "f":
-            word = "fpext" if x.dtype == "float64" else "fptrunc"
-        elif x.dtype[0] == "f":
+        if before[0] == "f" and after[0] == "i":
+            rounds = f"llvm.fptosi.sat.{suffix(after)}.{suffix(before)}"
+            return self.text.call(rounds, kind, (vector(before), name))
+        if before == "bfloat16":
+            word = "fpext"
+        elif before[0] == "f":
+            word = "fpext" if after == "float64" else "fptrunc"
+        elif after[0] == "f":
             word = "uitofp" if before == "bool" else "sitofp"
         else:
-            word = "zext" if before == "bool" else "sext" if x.dtype == "int64" else "trunc"
+            word = "zext" if before == "bool" else "sext" if after == "int64" else "trunc"
         return self.text.let(f"{word} {value} to {kind}")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
+from hpctrain.autograd.narrow import wide
 from hpctrain.errors import ShapeError
 from hpctrain.ops.conv_kernel import (
     data_kernel,
@@ -25,7 +26,7 @@ from hpctrain.ops.conv_kernel import (
     weight_spec,
 )
 from hpctrain.ops.dnnl_conv import data_program, forward_program, weight_program
-from hpctrain.ops.dnnl_row import TwoKernels
+from hpctrain.ops.dnnl_row import Products
 from hpctrain.ops.im2col import Plan
 from hpctrain.ops.windows import pairs, tuples
 
@@ -151,10 +152,10 @@ def _infer(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
     _check_rank("conv", x, weight)
     groups = attrs["groups"]
     _check_channels("conv", x, weight.shape[-1] * groups, weight.shape[0], groups)
-    if len(specs) > 2 and specs[2] != Spec(weight.shape[:1], x.dtype):
+    if len(specs) > 2 and specs[2] != wide(x).with_shape(weight.shape[:1]):
         raise ShapeError(f"conv: got a bias {specs[2]}, needed {weight.shape[0]} of {x.dtype}")
     plan = plan_of(x.shape[1:-1], weight, x.shape[0], attrs)
-    return [x.with_shape((x.shape[0], *_out(plan, x.ndim), weight.shape[0]))]
+    return [wide(x).with_shape((x.shape[0], *_out(plan, x.ndim), weight.shape[0]))]
 
 
 def _vjp(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> list[Any]:
@@ -179,7 +180,7 @@ def _data_infer(specs: Sequence[Spec], *, size: Any, **attrs: Any) -> list[Spec]
             f"conv_grad_data: got {dy}, needed {_out(plan, dy.ndim)} results for an input of "
             f"{tuple(size)}"
         )
-    return [dy.with_shape((dy.shape[0], *size, channels))]
+    return [wide(dy).with_shape((dy.shape[0], *size, channels))]
 
 
 def _data_vjp(
@@ -196,9 +197,9 @@ def _data_vjp(
 def _weight_infer(specs: Sequence[Spec], *, kernel: Any, **attrs: Any) -> list[Spec]:
     weight = weight_spec(specs, kernel, attrs["groups"])
     expected = _infer([specs[0], weight], **attrs)[0]
-    if expected != specs[1]:
+    if expected != wide(specs[1]) or specs[0].dtype != specs[1].dtype:
         raise ShapeError(f"conv_grad_weight: got a cotangent {specs[1]}, needed {expected}")
-    return [weight]
+    return [wide(weight)]
 
 
 def _weight_vjp(
@@ -212,9 +213,9 @@ def _weight_vjp(
     ]
 
 
-_FORWARD = TwoKernels(_infer, forward_program, forward_kernel, forward_scratch)
-_DATA = TwoKernels(_data_infer, data_program, data_kernel, data_scratch)
-_WEIGHT = TwoKernels(_weight_infer, weight_program, weight_kernel, weight_scratch)
+_FORWARD = Products(_infer, forward_program, forward_kernel, forward_scratch)
+_DATA = Products(_data_infer, data_program, data_kernel, data_scratch)
+_WEIGHT = Products(_weight_infer, weight_program, weight_kernel, weight_scratch)
 
 register(Primitive("conv", "window", _infer, _FORWARD.kernel, _vjp,
                    any_strides=True, **_FORWARD.columns))  # fmt: skip

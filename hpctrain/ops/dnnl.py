@@ -16,8 +16,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hpctrain.autograd import Spec
 from hpctrain.errors import EngineError
 from hpctrain.ops.dnnl_api import DECLARED
@@ -32,7 +30,8 @@ _SEQUENTIAL, _OPENMP = 1, 2
 _CPU, _IN_ORDER, _USER_SCRATCHPAD = 1, 1, 1
 _ANY_TAG = 1
 _IMPLEMENTATION, _SCRATCHPAD = 8, 136
-_DTYPES = {"float32": 3, "int32": 4, "uint8": 6}
+_DTYPES = {"bfloat16": 2, "float32": 3, "int32": 4, "uint8": 6}
+_BFLOAT16 = 0xE7  # bits of an instruction set: AVX512_BF16 and what comes before it
 _SLOW = ("ref", "simple", "nspc", "ncsp")  # beginnings of names of kernels that are plain C++
 
 
@@ -75,6 +74,8 @@ class Library:
     Attributes
     ----------
     path, version : str
+    narrow : bool
+        Whether this CPU has instructions for bfloat16.
     """
 
     def __init__(self, ffi: Any, lib: Any, path: str) -> None:
@@ -86,6 +87,7 @@ class Library:
         if found.cpu_runtime not in (_SEQUENTIAL, _OPENMP):
             raise OSError(f"{path} is not built for OpenMP")
         self._openmp = found.cpu_runtime == _OPENMP
+        self.narrow = lib.dnnl_get_effective_cpu_isa() & _BFLOAT16 == _BFLOAT16
         self.engine = self.make(lib.dnnl_engine_create, _CPU, 0)
         self.stream = self.make(lib.dnnl_stream_create, self.engine, _IN_ORDER)
         self.attr = self.make(lib.dnnl_primitive_attr_create)
@@ -119,11 +121,13 @@ class Library:
         """Return ``values`` as the library takes dimensions."""
         return self.ffi.new("int64_t[12]", list(values))
 
-    def matrix(self, shape: Sequence[int], strides: Sequence[int]) -> Any:
-        """Describe a matrix of float32 that is part of another; strides count elements."""
+    def matrix(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: Any = "float32"
+    ) -> Any:
+        """Describe a matrix that is part of another; strides count elements."""
         create = self.lib.dnnl_memory_desc_create_with_strides
         dims, steps = self.numbers(shape), self.numbers(strides)
-        return self.make(create, 2, dims, _DTYPES["float32"], steps,
+        return self.make(create, 2, dims, _DTYPES[str(dtype)], steps,
                          destroy=self.lib.dnnl_memory_desc_destroy)  # fmt: skip
 
     def layout(self, dims: Sequence[int], order: Sequence[int], dtype: Any = "float32") -> Any:
@@ -142,10 +146,10 @@ class Library:
         order = (0, *range(2, spec.ndim), 1)
         return self.layout((count, channels, *space), order, spec.dtype)
 
-    def free_layout(self, dims: Sequence[int], dtype: str = "float32") -> Any:
+    def free_layout(self, dims: Sequence[int], dtype: Any = "float32") -> Any:
         """Describe an array whose layout the library is to choose."""
         create = self.lib.dnnl_memory_desc_create_with_tag
-        given = (len(dims), self.numbers(dims), _DTYPES[dtype], _ANY_TAG)
+        given = (len(dims), self.numbers(dims), _DTYPES[str(dtype)], _ANY_TAG)
         return self.make(create, *given, destroy=self.lib.dnnl_memory_desc_destroy)
 
     def attributes(self, adds: bool, function: int | None) -> Any:
@@ -278,8 +282,20 @@ def describe() -> str:
     return f"{provider()}, {found.threads()} thread(s), {found.path}"
 
 
-def fits(specs: Sequence[Spec]) -> bool:
-    """Return whether the library may be asked for kernels of such arrays."""
-    return specs[0].dtype == np.float32 and all(
-        s.dtype.name in _DTYPES and s.size > 0 for s in specs
+def fits(specs: Sequence[Spec], factors: int = 0) -> bool:
+    """Return whether the library may be asked for kernels of such arrays.
+
+    The first ``factors`` arrays may be bfloat16, all of them, if the CPU can multiply that.
+    """
+    names = [s.dtype.name for s in specs]
+    narrow = names[:factors].count("bfloat16")
+    if narrow:
+        found = library()
+        known = narrow == factors and found is not None and found.narrow
+    else:
+        known = names[0] == "float32"
+    return (
+        known
+        and "bfloat16" not in names[factors:]
+        and all(n in _DTYPES and s.size > 0 for n, s in zip(names, specs, strict=True))
     )

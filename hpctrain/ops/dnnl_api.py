@@ -15,6 +15,7 @@ typedef struct { int major; int minor; int patch; const char *hash;
                  unsigned cpu_runtime; unsigned gpu_runtime; } dnnl_version_t;
 typedef struct { int arg; void *memory; } dnnl_exec_arg_t;
 const dnnl_version_t *dnnl_version(void);
+int dnnl_get_effective_cpu_isa(void);
 int dnnl_engine_create(void **engine, int kind, size_t index);
 int dnnl_stream_create(void **stream, void *engine, unsigned flags);
 int dnnl_memory_desc_create_with_strides(void **desc, int ndims, const int64_t *dims,

@@ -23,7 +23,10 @@ _WEIGHTS_LAYOUT, _DIFF_WEIGHTS_LAYOUT = 131, 132
 
 
 class _Convolution:
-    """Layouts of the arrays of a convolution, and the arguments of all its kernels."""
+    """Layouts of the arrays of a convolution, and the arguments of all its kernels.
+
+    Two of input, weight and output are factors, which may be bfloat16; the third never is.
+    """
 
     def __init__(self, library: Library, x: Spec, weight: Spec, y: Spec, attrs: Any) -> None:
         padding, groups = attrs["padding"], attrs["groups"]
@@ -33,10 +36,10 @@ class _Convolution:
         lead = (outputs,) if groups == 1 else (groups, outputs // groups)
         dims, axes = (*lead, channels, *kernel), len(lead)
         order = (*range(axes), *range(axes + 1, len(dims)), axes)
-        self.library = library
+        self.library, self.specs, self.attrs = library, (x, weight, y), attrs
         self.x, self.y = library.images(x), library.images(y)
-        self.weight = library.layout(dims, order)
-        self.free = library.free_layout(dims)
+        self.weight = library.layout(dims, order, weight.dtype)
+        self.free = library.free_layout(dims, weight.dtype)
         self.bias = library.layout((outputs,), (0,))
         self.geometry = [
             library.numbers(values)
@@ -57,10 +60,11 @@ class _Convolution:
             *self.geometry,
         )
 
-    def backward(self, create: Any, *layouts: Any) -> Any:
-        """Describe the kernel of a backward pass."""
+    def backward(self, create: Any, dtype: Any, *layouts: Any) -> Any:
+        """Describe the kernel of a backward pass whose factors are of ``dtype``."""
         library = self.library
-        hint = self.forward(library.ffi.NULL)
+        x, weight, y = (Spec(s.shape, dtype) for s in self.specs)
+        hint = _Convolution(library, x, weight, y, self.attrs).forward(library.ffi.NULL)
         return library.kernel(create, library.engine, _DIRECT, *layouts, *self.geometry, hint)
 
 
@@ -83,7 +87,7 @@ def data_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder
     conv = _Convolution(library, outs[0], weight, dy, attrs)
     build = Builder(library, [conv.y, conv.weight, conv.x])
     create = library.lib.dnnl_convolution_backward_data_primitive_desc_create
-    made = conv.backward(create, conv.x, conv.free, conv.y)
+    made = conv.backward(create, weight.dtype, conv.x, conv.free, conv.y)
     place = build.taken(1, library.chosen(made, _WEIGHTS_LAYOUT))
     build.call(made, [(_DIFF_DST, 0), (_WEIGHTS, place), (_DIFF_SRC, 2)])
     return build
@@ -95,7 +99,7 @@ def weight_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Build
     conv = _Convolution(library, x, outs[0], dy, attrs)
     build = Builder(library, [conv.x, conv.y, conv.weight])
     create = library.lib.dnnl_convolution_backward_weights_primitive_desc_create
-    made = conv.backward(create, conv.x, conv.free, library.ffi.NULL, conv.y)
+    made = conv.backward(create, x.dtype, conv.x, conv.free, library.ffi.NULL, conv.y)
     place, finish = build.given(2, library.chosen(made, _DIFF_WEIGHTS_LAYOUT))
     build.call(made, [(_SRC, 0), (_DIFF_DST, 1), (_DIFF_WEIGHTS, place)])
     finish()

@@ -8,6 +8,7 @@ time: 87 without, 108 with it.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from hpctrain.autograd import Spec
@@ -21,29 +22,30 @@ _SMALL = 1 << 18  # multiplications; below it the call costs more than it saves
 _PACKED = 512  # rows from which a matrix that is not transposed is packed first
 
 
-def _matrix(library: Library, shape: tuple[int, int], transposed: bool) -> Any:
+def _matrix(library: Library, shape: tuple[int, int], spec: Spec, transposed: bool) -> Any:
     """Describe a matrix of this shape, or one whose transpose lies in memory."""
     rows, columns = shape
-    return library.matrix(shape, (1, rows) if transposed else (columns, 1))
+    return library.matrix(shape, (1, rows) if transposed else (columns, 1), spec.dtype)
 
 
 def _product(
     library: Library,
+    specs: Sequence[Spec],
     shape: tuple[int, int, int],
     transposed: tuple[bool, bool],
-    biased: bool = False,
 ) -> Builder:
-    """Return the product (rows, depth) by (depth, columns), plus one row if ``biased``."""
+    """Return the product (rows, depth) by (depth, columns), plus one row if it is given."""
     rows, depth, columns = shape
     if rows * depth * columns < _SMALL:
         raise NotImplementedError("too small to pay")
-    source = _matrix(library, (rows, depth), transposed[0])
-    weight = _matrix(library, (depth, columns), transposed[1])
-    result = _matrix(library, (rows, columns), False)
+    biased = len(specs) > 2
+    source = _matrix(library, (rows, depth), specs[0], transposed[0])
+    weight = _matrix(library, (depth, columns), specs[1], transposed[1])
+    result = library.matrix((rows, columns), (columns, 1))
     bias = [library.matrix((1, columns), (columns, 1))] if biased else []
     build = Builder(library, [source, weight, *bias, result])
     packs = not any(transposed) and rows >= _PACKED
-    taken = library.free_layout((depth, columns)) if packs else weight
+    taken = library.free_layout((depth, columns), specs[1].dtype) if packs else weight
     made = library.kernel(
         library.lib.dnnl_matmul_primitive_desc_create,
         *(library.engine, source, taken, bias[0] if biased else library.ffi.NULL, result),
@@ -63,14 +65,15 @@ def matmul_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Build
     if b.ndim != 2 or (a.ndim > 2 and flipped[0]):
         raise NotImplementedError("a stack of products")
     rows, columns = _rows(outs[0]), outs[0].shape[-1]
-    return _product(library, (rows, b.shape[1 if flipped[1] else 0], columns), flipped)
+    shape = rows, b.shape[1 if flipped[1] else 0], columns
+    return _product(library, specs, shape, flipped)
 
 
 def dense_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
     """Return ``dense``: (x, weight) or (x, weight, bias) to y."""
     columns, depth = specs[1].shape
     shape = _rows(outs[0]), depth, columns
-    return _product(library, shape, (False, True), biased=len(specs) > 2)
+    return _product(library, specs, shape, (False, True))
 
 
 def _rows(spec: Spec) -> int:

@@ -12,10 +12,11 @@ import numpy as np
 
 from hpctrain import backend
 from hpctrain.autograd import Spec
+from hpctrain.autograd.narrow import is_narrow, narrowed, wide
 from hpctrain.ops.dnnl import fits, library
 from hpctrain.ops.dnnl_program import Builder, Program
 
-__all__ = ["TwoKernels"]
+__all__ = ["Products", "TwoKernels"]
 
 Make = Callable[..., Builder]
 _BYTES = np.dtype(np.uint8)
@@ -39,6 +40,8 @@ class TwoKernels:
         The reference bound to arrays of NumPy, where that saves something in each call.
     """
 
+    factors = 0  # how many inputs may be bfloat16
+
     def __init__(
         self,
         infer: Callable[..., Sequence[Spec]],
@@ -55,7 +58,7 @@ class TwoKernels:
     def program(self, specs: Sequence[Spec], attrs: dict[str, Any]) -> Program | None:
         """Return the program for arrays of such specs on the host, or None."""
         found = library()
-        if found is None or not fits(specs):
+        if found is None or not fits(specs, self.factors):
             return None
         return self._programs(found.threads(), tuple(specs), tuple(attrs.items()))
 
@@ -124,6 +127,73 @@ class TwoKernels:
             run = functools.partial(self._run, run, plain, outs, attrs)
         copies = [(p, a) for p, a in zip(plain, ins, strict=True) if p is not a]
         return functools.partial(_copied, copies, run) if copies else run
+
+
+class Products(TwoKernels):
+    """The columns of a row whose first two inputs are multiplied: they may be bfloat16."""
+
+    factors = 2
+
+    def __init__(
+        self,
+        infer: Callable[..., Sequence[Spec]],
+        make: Make,
+        kernel: Callable[..., None],
+        scratch: Callable[..., Sequence[Spec]],
+        ready: Callable[..., Callable[[], None]] | None = None,
+    ) -> None:
+        kernel, scratch = _widened(kernel), _widened_scratch(scratch)
+        super().__init__(infer, make, kernel, scratch, ready=ready)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What a row takes beside its kernel."""
+        return {**super().columns, "narrow": self.narrow}
+
+    def narrow(self, specs: Sequence[Spec], **attrs: Any) -> Sequence[int]:
+        """Return the factors if oneDNN has a kernel for them in bfloat16."""
+        rounded = [narrowed(s) for s in specs[: self.factors]]
+        known = [s for s in rounded if s is not None]
+        if len(known) < self.factors:
+            return ()
+        found = self.program([*known, *specs[self.factors :]], attrs)
+        return () if found is None else range(self.factors)
+
+    def bind(
+        self, xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any
+    ) -> Callable[[], None] | None:
+        """Return the program with its addresses filled in."""
+        specs = [Spec.of(a) for a in ins]
+        if any(map(is_narrow, specs)) and self.program(specs, attrs) is None:
+            return None  # the reference widens its factors in each call
+        return super().bind(xp, ins, outs, scratch, **attrs)
+
+
+def _widened_scratch(scratch: Callable[..., Sequence[Spec]]) -> Callable[..., list[Spec]]:
+    """Return the column ``scratch`` of a kernel that is widened."""
+
+    def wanted(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
+        factors = [wide(s) for s in specs if is_narrow(s)]
+        return [*factors, *scratch([wide(s) for s in specs], **attrs)]
+
+    return wanted
+
+
+def _widened(kernel: Callable[..., None]) -> Callable[..., None]:
+    """Return ``kernel`` for factors in bfloat16 too; to widen them is exact."""
+
+    def run(xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any) -> None:
+        which = [
+            i for i, a in enumerate(ins) if a.dtype.itemsize == 2 and is_narrow(Spec.of(a))
+        ]
+        if which:
+            ins = list(ins)
+            for i, room in zip(which, scratch[: len(which)], strict=True):
+                xp.copyto(room, ins[i])
+                ins[i] = room
+        kernel(xp, ins, outs, scratch[len(which) :], **attrs)
+
+    return run
 
 
 def _copied(copies: Sequence[tuple[Any, Any]], run: Callable[[], None]) -> None:

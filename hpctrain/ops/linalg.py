@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, register
+from hpctrain.autograd.narrow import wide
 from hpctrain.ops.blocks import WIDE, add_row, row_spec
 from hpctrain.ops.dnnl_product import dense_program, matmul_program
-from hpctrain.ops.dnnl_row import TwoKernels
+from hpctrain.ops.dnnl_row import Products
 from hpctrain.ops.rules import broadcast_shapes, fit, need, tensors
 
 __all__ = ["dense", "matmul"]
@@ -25,7 +26,7 @@ def _infer(
     n, l = b.shape[-2:] if transpose_b else b.shape[-2:][::-1]  # noqa: E741
     need(k == l, "matmul", specs, f"equal lengths of the summed axes, not {k} and {l}")
     batch = broadcast_shapes("matmul", [a.with_shape(a.shape[:-2]), b.with_shape(b.shape[:-2])])
-    return [Spec((*batch, m, n), np.result_type(a.dtype, b.dtype))]
+    return [wide(Spec((*batch, m, n), np.result_type(a.dtype, b.dtype)))]
 
 
 def _for_blas(xp: Any, x: Any) -> Any:
@@ -119,7 +120,7 @@ def _part(
     return [a[:, start:stop] if transpose_a else a[start:stop], b]
 
 
-_MATMUL = TwoKernels(_infer, matmul_program, _kernel, lambda specs, **_: [],
+_MATMUL = Products(_infer, matmul_program, _kernel, lambda specs, **_: [],
                      ready=_matmul_ready)  # fmt: skip
 
 register(Primitive("matmul", "contract", _infer, _MATMUL.kernel, _vjp, part=_part,
@@ -166,7 +167,7 @@ def _dense_infer(specs: Sequence[Spec]) -> list[Spec]:
     for bias in specs[2:]:
         need(bias.shape == weight.shape[:1], "dense", specs, "bias of shape (out,)")
     dtype = np.result_type(*(s.dtype for s in specs))
-    return [Spec((*x.shape[:-1], weight.shape[0]), dtype)]
+    return [wide(Spec((*x.shape[:-1], weight.shape[0]), dtype))]
 
 
 def _dense_scratch(specs: Sequence[Spec]) -> list[Spec]:
@@ -211,7 +212,7 @@ def _dense_ready(xp: Any, ins: Any, outs: Any, scratch: Any) -> Callable[[], Non
     return both
 
 
-_DENSE = TwoKernels(_dense_infer, dense_program, _dense, _dense_scratch, ready=_dense_ready)
+_DENSE = Products(_dense_infer, dense_program, _dense, _dense_scratch, ready=_dense_ready)
 
 register(Primitive("dense", "contract", _dense_infer, _DENSE.kernel, _dense_vjp,
                    **_DENSE.columns))  # fmt: skip
