@@ -7,6 +7,7 @@ from typing import Any
 from hpctrain.comm.compress import codec
 from hpctrain.comm.group import Group
 from hpctrain.comm.probe import spare_core
+from hpctrain.comm.transfer import block
 from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import DEFAULT_LANES, LaneSpec
@@ -19,7 +20,7 @@ __all__ = ["Traffic", "lanes_for", "overlaps", "settled", "way_of"]
 
 PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
 LEAST_BYTES = 2**16  # of a slice that is fitted to the model
-PAUSE_SPARE_S = 5e-5  # where there is a core for it: a thread that spins takes Python's lock
+PAUSE_SPARE_S = 5e-5  # where there is a core for it, and MPI cannot wait for what is awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Traffic:
     """Settings of the exchange; see the section of that name in the configuration.
 
     ``cores`` is how many each rank has to itself at least, ``fitted`` whether slices are made
-    smaller for small models.
+    smaller for small models.  The communication thread waits ``blocking`` inside MPI for all
+    messages under way, or is ``polling``: it looks at them and sleeps.
     """
 
     path: str = "auto"
@@ -40,6 +42,7 @@ class Traffic:
     ratio: float = 0.01
     cores: float = 1.0
     fitted: bool = False
+    waiting: str = "auto"
 
     def slice_bytes(self, parameters: Mapping[str, Any]) -> int:
         """Return the size of a slice for a model with these parameters.
@@ -57,7 +60,10 @@ class Traffic:
     def of(cls, config: Config) -> "Traffic":
         """Return the settings of a configuration."""
         e = config.exchange
+        # With servers and stages what is awaited may depend on what is not sent yet.
+        plain = e.kind == "allreduce" and config.parallel.pipeline * config.parallel.tensor == 1
         return cls(
+            waiting=e.waiting if plain else "polling",
             path=e.path,
             wire=e.wire,
             slice_mib=e.slice_mib,
@@ -71,7 +77,10 @@ class Traffic:
 def lanes_for(traffic: Traffic, readers: int = 1) -> Mapping[str, int | LaneSpec]:
     """Return the lanes of the engine of a run."""
     comm = LaneSpec(
-        ordered=True, in_flight=traffic.in_flight, pause_s=traffic.pause_s or PAUSE_S
+        ordered=True,
+        in_flight=traffic.in_flight,
+        pause_s=traffic.pause_s or PAUSE_S,
+        block=block if traffic.waiting == "blocking" else None,
     )
     return {**DEFAULT_LANES, "comm": comm, "io": readers}
 
@@ -91,8 +100,8 @@ def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
     """Fill in what is left open; collective.
 
     Slices are larger on one host, where each costs a fixed time and none queues for a link. A
-    communication thread looks more often where it has a core for itself: that is tried. All
-    ranks go by the fewest cores of any, for they have to find one order of exchange.
+    communication thread blocks inside MPI, which spins, where it has a core for itself: that is
+    tried. All ranks go by the fewest cores of any, for they have to find one order of exchange.
     """
     several = world.local_size < world.size
     found = replace(
@@ -101,10 +110,13 @@ def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
         fitted=not traffic.slice_mib,
         cores=min(world.control.allgather_obj(cores)),
     )
-    if world.size > 1 and not traffic.pause_s:
-        spare = spare_core(world.control, PAUSE_SPARE_S)
-        return replace(found, pause_s=PAUSE_SPARE_S if spare else PAUSE_S)
-    return replace(found, pause_s=traffic.pause_s or PAUSE_S)
+    waiting = traffic.waiting
+    if waiting == "auto":
+        # Who is told how often to look is not to block.
+        spare = world.size > 1 and not traffic.pause_s and spare_core(world.control)
+        waiting = "blocking" if spare else "polling"
+    pause_s = traffic.pause_s or (PAUSE_SPARE_S if waiting == "blocking" else PAUSE_S)
+    return replace(found, waiting=waiting, pause_s=pause_s)
 
 
 def way_of(
@@ -138,6 +150,6 @@ def way_of(
         return way
     # On a core for itself communication costs computation nothing; ranks on one core pay for
     # each other.
-    share = 0.0 if traffic.pause_s == PAUSE_SPARE_S else 1 / min(1.0, traffic.cores)
+    share = 0.0 if traffic.waiting == "blocking" else 1 / min(1.0, traffic.cores)
     cost = way.link.cpu_s_per_byte * share
     return replace(way, link=replace(way.link, cpu_s_per_byte=cost))

@@ -218,12 +218,13 @@ def tuned(bench: Bench, start: Traffic, facts: dict[str, Any]) -> tuple[Traffic,
         What the answer depends on; equal ones share it.
     """
     world = bench.world
-    # How often to look is measured at each start: no part of the question, nor of the answer.
-    asked = asdict(replace(start, pause_s=0.0))
+    # How to wait is measured at each start: no part of the question, nor of the answer.
+    asked = asdict(replace(start, pause_s=0.0, waiting="auto"))
     path = _directory() / f"{_key({**facts, 'start': asked})}.json"
     known = world.control.bcast_obj(_read(path) if world.rank == 0 else None, 0)
     if known is not None:
-        traffic = replace(Traffic(**known["traffic"]), pause_s=start.pause_s)
+        kept = Traffic(**known["traffic"])
+        traffic = replace(kept, pause_s=start.pause_s, waiting=start.waiting)
         return traffic, f"as tuned before ({path.name[:12]})"
     best, trials = search(start, bench.step_s, len(world.hosts) > 1)
     if world.rank == 0:

@@ -72,7 +72,8 @@ def spare_core(group: Group, pause_s: float = 0.0) -> Spare:
     group : Group
         All ranks of the run, or those of the hosts in question; free of other messages.
     pause_s : float
-        For how long the thread sleeps between looks; with 0 it spins.
+        For how long the thread sleeps between looks; with 0 it blocks inside MPI, which spins
+        without Python's lock.
 
     Returns
     -------
@@ -138,10 +139,11 @@ def _waiting(pause_s: float) -> Iterator[None]:
 
     def wait() -> None:
         try:
-            while not stop.is_set():
+            if not pause_s:
+                call("probe", receiving.Wait)
+            while pause_s and not stop.is_set():
                 call("probe", receiving.Test)
-                if pause_s:
-                    time.sleep(pause_s)
+                time.sleep(pause_s)
         except Exception as error:
             errors.append(error)
 

@@ -74,6 +74,14 @@ def _tuned(config: Config) -> bool:
     return config.exchange.tune
 
 
+def _blocking(config: Config) -> bool:
+    return config.exchange.waiting == "blocking"
+
+
+_UNBLOCKED = (
+    "exchange.waiting: got blocking with {}, where what a rank waits for may depend on what it "
+    "has yet to send, needed polling or auto"
+)
 _WHOLE = (
     "parallel.pipeline: got {{parallel.pipeline}} with {}, which works on a whole model; leave "
     "out one of them"
@@ -147,6 +155,10 @@ CONFLICTS = (
         "exchange.wire: got {exchange.wire} for gradients in {device.precision}, needed "
         "float32; set wire to none",
     ),
+    Conflict(
+        (_staged, _blocking), _UNBLOCKED.format("parallel.pipeline = {parallel.pipeline}")
+    ),
+    Conflict((_served, _blocking), _UNBLOCKED.format("exchange.kind = server")),
     Conflict(
         (_served, _sharded),
         "optim.sharded: got true with exchange.kind = server, whose servers keep the "

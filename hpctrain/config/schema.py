@@ -191,6 +191,8 @@ class Exchange(Section, frozen=True):
     """pieces that are under way at a time"""
     overlap: Literal["auto", "on", "off"] = "auto"
     """exchange while it computes; auto: between hosts, or where a core is free for it"""
+    waiting: Literal["auto", "blocking", "polling"] = "auto"
+    """the exchange's thread: waits inside MPI, or looks and sleeps; auto: is a core free?"""
     wire: Literal["none", "fp16", "bf16", "2bit", "topk"] = "none"
     """form of gradients on the way; sums are made in float32"""
     threshold: Annotated[float, Meta(gt=0)] = 0.5

@@ -22,6 +22,7 @@ from hpctrain.cli.exchange import (
 )
 from hpctrain.comm.group import Group
 from hpctrain.comm.timeline import Link
+from hpctrain.comm.transfer import block
 from hpctrain.config import Config, load
 from hpctrain.engine import DEFAULT_LANES
 from hpctrain.optim import SGD
@@ -50,7 +51,7 @@ def world():
 @pytest.fixture(params=[True, False], ids=["spare", "shared"])
 def spare(request, monkeypatch):
     """Whether a communication thread has a core for itself."""
-    monkeypatch.setattr(exchange, "spare_core", lambda group, pause_s: request.param)
+    monkeypatch.setattr(exchange, "spare_core", lambda group: request.param)
     return request.param
 
 
@@ -66,12 +67,20 @@ def one_host(size):
 def test_settings_are_those_of_the_configuration():
     words = {
         "path": "direct", "wire": "topk", "slice_mib": 0.5, "in_flight": 3,
-        "overlap": "off", "threshold": 0.25, "ratio": 0.125,
+        "overlap": "off", "threshold": 0.25, "ratio": 0.125, "waiting": "blocking",
     }  # fmt: skip
     flags = [(f"exchange.{name}", str(value)) for name, value in words.items()]
 
     assert Traffic.of(load([], flags, {})[0]) == Traffic(**words)
     assert Traffic.of(Config()) == Traffic()
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("setting", ["exchange.kind=server", "parallel.pipeline=2"])
+def test_a_thread_that_may_wait_for_itself_is_not_to_block(setting):
+    config = load([], [tuple(setting.split("="))], {})[0]
+
+    assert Traffic.of(config).waiting == "polling"
 
 
 @pytest.mark.serial
@@ -83,6 +92,8 @@ def test_the_lane_of_the_exchange_is_ordered_and_looks_as_often_as_was_found():
     assert lanes["io"] == 2
     assert set(lanes) == {*DEFAULT_LANES, "comm", "io"}
     assert lanes_for(Traffic())["comm"].pause_s == PAUSE_S
+    blocks = [lanes_for(Traffic(waiting=w))["comm"].block for w in ("blocking", "polling")]
+    assert blocks == [block, None]
 
 
 @pytest.mark.serial
@@ -106,19 +117,21 @@ def test_ranks_overlap_by_themselves_between_hosts_or_with_a_core_for_each():
 def test_what_is_open_is_filled_in(world, spare):
     found = settled(Traffic(), world, 2.0)
 
-    looks = PAUSE_SPARE_S if spare and world.size > 1 else PAUSE_S
-    assert found.pause_s == looks
+    blocking = spare and world.size > 1
+    assert found.waiting == ("blocking" if blocking else "polling")
+    assert found.pause_s == (PAUSE_SPARE_S if blocking else PAUSE_S)
     assert (found.slice_mib, found.fitted, found.cores) == (4.0, True, 2.0)
     world.local_size = 0  # as seen from one of several hosts
     assert settled(Traffic(), world, 2.0).slice_mib == 1.0
 
 
 def test_what_was_chosen_stays(world, spare):
-    chosen = Traffic("direct", "2bit", 0.3, 5, 0.001, "off", 0.1, 0.2)
+    chosen = Traffic("direct", "2bit", 0.3, 5, 0.001, "off", 0.1, 0.2, waiting="blocking")
 
     found = settled(chosen, world, 1.0)
 
     assert found == chosen
+    assert settled(Traffic(pause_s=0.001), world, 1.0).waiting == "polling"
 
 
 def test_ranks_that_share_cores_unevenly_go_by_the_fewest(world, spare):
@@ -172,17 +185,17 @@ def test_a_way_has_the_path_and_the_codec_that_were_asked_for(world, monkeypatch
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
-    ("pause_s", "cores", "cost"),
-    [(PAUSE_SPARE_S, 0.5, 0.0), (PAUSE_S, 2.0, 1e-9), (PAUSE_S, 0.25, 4e-9)],
+    ("waiting", "cores", "cost"),
+    [("blocking", 0.5, 0.0), ("polling", 2.0, 1e-9), ("polling", 0.25, 4e-9)],
 )
 def test_messages_cost_computation_what_ranks_share_of_a_core(
-    world, monkeypatch, pause_s, cores, cost
+    world, monkeypatch, waiting, cores, cost
 ):
     monkeypatch.setattr(ways, "measure", lambda *args: LINK)
     state = state_of()
 
     way = way_of(
-        Traffic("direct", pause_s=pause_s, cores=cores), world, state, Options(sharded=True)
+        Traffic("direct", waiting=waiting, cores=cores), world, state, Options(sharded=True)
     )
 
     assert way.link.cpu_s_per_byte == pytest.approx(cost)

@@ -49,9 +49,7 @@ def test_a_message_of_another_size_is_an_error_of_its_handle(world):
     short, after = np.empty(4), (world.rank + 1) % world.size
     wrong = world.irecv(short, before, 9)
     sent = world.isend(np.ones(8), after, 9)
-    rest = [*coming, *going, sent]
-    while not all(handle.test() for handle in rest):
-        wait_any([handle for handle in rest if not handle.test()])
+    finish([*coming, *going, sent])
     with pytest.raises(CommError, match=r"recv from rank \d+ \(tag 9\): the message that came"):
         while not wrong.test():
             wait_any([wrong])

@@ -14,6 +14,10 @@ STAGED = {"parallel.pipeline": 2}
 SERVED = {"exchange.kind": "server"}
 SHARDS = {"exchange.reproducible": "ranks"}
 WHOLE = "parallel.pipeline: got 2 with {}, which works on a whole model; leave out one of them"
+UNBLOCKED = (
+    "exchange.waiting: got blocking with {}, where what a rank waits for may depend on what it "
+    "has yet to send, needed polling or auto"
+)
 ROUNDLESS = (
     "{}: it looks at the gradient of a whole step, which there is not with exchange.mode = "
     "async; choose sync, or do without"
@@ -82,6 +86,16 @@ CASES = [
         {"exchange.wire": "topk", "device.precision": "float64"},
         {},
         "exchange.wire: got topk for gradients in float64, needed float32; set wire to none",
+    ),
+    (
+        {**STAGED, "exchange.waiting": "blocking"},
+        {},
+        UNBLOCKED.format("parallel.pipeline = 2"),
+    ),
+    (
+        {**SERVED, "exchange.waiting": "blocking"},
+        {},
+        UNBLOCKED.format("exchange.kind = server"),
     ),
     (
         {"optim.sharded": "true", **SERVED},
