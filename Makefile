@@ -36,6 +36,8 @@ train: env       ## train the default model on RANKS ranks (2) with the data in 
 test lint repeat: export OMP_NUM_THREADS := 1
 test lint repeat: export OPENBLAS_NUM_THREADS := 1
 test lint repeat: export MKL_NUM_THREADS := 1
+# Tests start some four hundred interpreters: each would compile the package anew.
+test lint repeat: export PYTHONDONTWRITEBYTECODE :=
 
 test: test-1 test-2 test-3 test-4  ## run the test suite on 1, 2, 3 and 4 ranks
 test-1: env
