@@ -89,6 +89,8 @@ class Mesh(Freed):
     data, pipeline, tensor : Group
         The ranks that differ from this one along that axis only; in each, the rank is the
         coordinate.
+    replica : Group
+        The ranks with the same part of each batch: all stages, and all that share a layer.
 
     Raises
     ------
@@ -103,6 +105,7 @@ class Mesh(Freed):
         self.place = coordinates(group.rank, self.shape)
         self.whole = group
         self.data, self.pipeline, self.tensor = (self._row(group, axis) for axis in range(3))
+        self.replica = group.split(self.place.data, group.rank)
 
     def _row(self, group: Group, axis: int) -> Group:
         # Ranks whose other two coordinates are equal make a row; its number names them.
@@ -112,6 +115,6 @@ class Mesh(Freed):
         return group.split(row, self.place[axis])
 
     def free(self) -> None:
-        """Free the three groups; collective."""
-        for group in (self.data, self.pipeline, self.tensor):
+        """Free the groups; collective."""
+        for group in (self.data, self.pipeline, self.tensor, self.replica):
             group.free()

@@ -12,26 +12,38 @@ from typing import Any, Protocol
 
 from hpctrain.autograd import Spec
 
-__all__ = ["ONE", "Cut", "Team"]
+__all__ = ["ONE", "Cut", "Place", "Seat", "Team"]
 
 
-class Team(Protocol):
-    """The ranks that share layers; see `hpctrain.comm.team`. Hashable."""
+class Place(Protocol):
+    """A rank among those that share layers."""
 
     @property
     def rank(self) -> int:
-        """Number of this rank."""
+        """Its number."""
 
     @property
     def size(self) -> int:
         """How many there are."""
+
+
+class Team(Place, Protocol):
+    """The ranks that share layers; see `hpctrain.comm.team`. Hashable."""
 
     def swap(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
         """Send an array to each rank, and receive one from each."""
 
 
 @dataclass(frozen=True)
-class _One:
+class Seat:
+    """A place in a team: another rank's, say."""
+
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _One(Seat):
     """A team of one rank, which has everything."""
 
     rank: int = 0
@@ -77,28 +89,28 @@ class Cut:
         whole = self.blocks * self.unit
         return length // whole if length % whole == 0 else 0
 
-    def span(self, length: int, team: Team, rank: int = -1) -> tuple[int, int]:
+    def span(self, length: int, team: Place, rank: int = -1) -> tuple[int, int]:
         """Return the first unit of a block that a rank has (this one), and the end."""
         place = team.rank if rank < 0 else rank
         least, more = divmod(self.units(length), team.size)
         start = place * least + min(place, more)
         return start, start + least + (place < more)
 
-    def length(self, length: int, team: Team) -> int:
+    def length(self, length: int, team: Place) -> int:
         """Return how many elements of an axis of ``length`` this rank has."""
         start, stop = self.span(length, team)
         return self.blocks * (stop - start) * self.unit
 
-    def shape(self, shape: tuple[int, ...], team: Team) -> tuple[int, ...]:
+    def shape(self, shape: tuple[int, ...], team: Place) -> tuple[int, ...]:
         """Return the shape of this rank's part of an array."""
         here = self.length(shape[self.axis], team)
         return (*shape[: self.axis], here, *shape[self.axis + 1 :])
 
-    def spec(self, spec: Spec, team: Team) -> Spec:
+    def spec(self, spec: Spec, team: Place) -> Spec:
         """Return the spec of this rank's part of an array."""
         return spec.with_shape(self.shape(spec.shape, team))
 
-    def parts(self, array: Any, team: Team) -> list[Any]:
+    def parts(self, array: Any, team: Place) -> list[Any]:
         """Return the parts of a whole contiguous array by rank: views (blocks, units, rest)."""
         length = array.shape[self.axis]
         rows = math.prod(array.shape[: self.axis]) * self.blocks
@@ -106,7 +118,7 @@ class Cut:
         spans = (self.span(length, team, rank) for rank in range(team.size))
         return [flat[:, start:stop] for start, stop in spans]
 
-    def part(self, array: Any, team: Team) -> Any:
+    def part(self, array: Any, team: Place) -> Any:
         """Return this rank's part of a whole contiguous array, in its shape; may be a copy."""
         part = self.parts(array, team)[team.rank]
         return part.reshape(self.shape(array.shape, team))

@@ -7,7 +7,7 @@ import numpy as np
 from hpctrain.comm.guard import agreed
 from hpctrain.comm.world import World
 from hpctrain.parallel.data_parallel import DataParallel
-from hpctrain.parallel.stage_state import StageState
+from hpctrain.parallel.mesh_state import MeshState
 from hpctrain.trace import Activity
 from hpctrain.train import checkpoint, owed
 from hpctrain.train.position import Position
@@ -96,7 +96,7 @@ class Saver:
         """Give all ranks rank 0's state, then each its own layer state if it was kept."""
         control, state = self.world.control, self.step.state
         state.broadcast(control, arrays)
-        if isinstance(state, StageState):
+        if isinstance(state, MeshState):
             return  # each rank has got its own
         for name, tensor in state.moving().items():
             rows = arrays.get(f"ranks/{name}")
