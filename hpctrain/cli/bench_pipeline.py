@@ -10,20 +10,22 @@ from typing import Annotated, Literal
 import numpy as np
 import tyro
 
-from hpctrain import engine
+from hpctrain import backend, engine
 from hpctrain.cli import bench_step
 from hpctrain.cli.exchange import Traffic, lanes_for, overlaps, settled
 from hpctrain.cli.pace import pace
-from hpctrain.cli.stages import pipeline_of, times_of_stages, work_of
+from hpctrain.cli.stages import pipeline_of, specs_of, times_of_stages, work_of
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.world import World, start
 from hpctrain.errors import ConfigError
 from hpctrain.graph.native import fuses
+from hpctrain.models.workloads import Workload
 from hpctrain.parallel.bubble import bubble_of
 from hpctrain.parallel.pipeline import Pipeline
 from hpctrain.parallel.pipeline_recipe import WIRE, wire_lane
 from hpctrain.parallel.pipeline_times import Times, bubble_formula, simulate
+from hpctrain.parallel.program import Objective
 from hpctrain.parallel.staged import Layout
 from hpctrain.parallel.terms import Terms
 from hpctrain.parallel.work import Options, Work
@@ -208,9 +210,10 @@ def _simulated(
     for layout in layouts:
         made, count = replace(layout, ranks=stages), layout.micro_batches
         if count not in known:
-            work = work_of(name, size[0], *size[1:])
-            first = world.rank == 0
-            known[count] = times_of_stages(work, made, fuses("auto")) if first else None
+            if world.rank == 0:
+                known[count] = _times(work_of(name, size[0], *size[1:]), made)
+            else:
+                known[count] = None
             world.control.allgather_obj(0)  # the others do nothing meanwhile
         times = known[count]
         if times is not None:
@@ -218,3 +221,10 @@ def _simulated(
             yield _line(made, None, None, simulate(plan, times).bubble, times)
         else:
             yield ""
+
+
+def _times(work: Workload, layout: Layout) -> Times:
+    work.net.initialize(ctx=backend.CPU, seed=0)
+    goal, parameters = Objective(work.net, work.loss), work.net.collect_params()
+    parts = goal, parameters, specs_of(work), work.batch_axis
+    return times_of_stages(*parts, layout, fuses("auto"))[1]

@@ -1,6 +1,7 @@
 """``plan``: a pipeline schedule as a staircase, with its bubble and what it keeps.
 
-With a model, also where that is cut, and estimated times of its stages instead of given ones.
+With a model, also where that is cut, and estimated or measured times of its stages instead of
+given ones.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import tyro
 
 from hpctrain.autograd import pause
 from hpctrain.cli.arguments import call
+from hpctrain.cli.stages import times_of_stages
 from hpctrain.cli.subject import Subject, divide, of_words
 from hpctrain.errors import ConfigError
 from hpctrain.graph.capture import capture
@@ -18,15 +20,15 @@ from hpctrain.graph.ir import Graph
 from hpctrain.parallel.cut_graph import cut_graph, network_of
 from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline_order import buffers_needed, verify
-from hpctrain.parallel.pipeline_schedule import PipelineSchedule, schedule
+from hpctrain.parallel.pipeline_schedule import PipelineSchedule
 from hpctrain.parallel.pipeline_times import (
     Timeline,
     Times,
     bubble_formula,
-    fastest_zero_bubble,
     peak_formula,
     simulate,
 )
+from hpctrain.parallel.staged import Layout
 from hpctrain.parallel.stages import describe
 from hpctrain.parallel.staircase import draw
 
@@ -62,7 +64,11 @@ class Wanted:
     latency: float = 0.0
     """seconds from then until it has arrived"""
     fit: bool = False
-    """let zero_bubble put off each W as far as is best for these times"""
+    """let zero_bubble put off each W as far as is best for these times, as in a run"""
+    measure: bool = False
+    """time the stages of a model on this machine instead of estimating them"""
+    whole: bool = False
+    """let cotangents wait for W, as in the papers; a run sends them before it"""
     balance: str = "time"
     """what a model is cut by: time, memory or params; groups of the model come first"""
     batch: int = 0
@@ -75,30 +81,47 @@ def run(argv: Sequence[str]) -> int:
     """Print a schedule; no MPI."""
     words, settings = divide(argv)
     wanted = call({"run": Wanted}, ["run", *words], "plan")
-    made = schedule(wanted.schedule, wanted.stages, wanted.micro_batches, wanted.chunks)
+    layout = _layout(wanted)
+    made = layout.plan(wanted.micro_batches)
     if wanted.model and wanted.times:
         raise ConfigError("plan: got a model and --times, needed one of them")
-    forward = _cut(wanted, [*wanted.model, *settings]) if wanted.model else _forward(wanted)
-    times = Times(
-        forward,
-        tuple(f * wanted.backward for f in forward),
-        tuple(f * wanted.weight for f in forward),
-        wanted.message,
-        wanted.latency,
-    )
+    times = _of_model(wanted, [*wanted.model, *settings]) if wanted.model else _given(wanted)
+    times = replace(times, message_s=wanted.message, latency_s=wanted.latency)
     if wanted.fit:
-        made = _fitted(wanted, times)
+        made = replace(layout, times=times).plan(wanted.micro_batches)
     timeline = simulate(verify(made), times)
     print(_title(wanted))
     print(draw(timeline))
-    print(_figures(wanted, made, timeline))
+    print(_figures(wanted, made, timeline, times))
     return 0
 
 
-def _fitted(wanted: Wanted, times: Times) -> PipelineSchedule:
-    if wanted.schedule != "zero_bubble":
+def _layout(wanted: Wanted) -> Layout:
+    if wanted.fit and wanted.schedule != "zero_bubble":
         raise ConfigError(f"plan: got --fit and {wanted.schedule}, needed zero_bubble")
-    return fastest_zero_bubble(wanted.stages, wanted.micro_batches, times)
+    if wanted.measure and not wanted.model:
+        raise ConfigError("plan: got --measure and no model, needed one; name it first")
+    size = wanted.micro_batches, wanted.chunks, wanted.balance
+    return Layout(wanted.stages, wanted.schedule, *size, whole=wanted.whole)
+
+
+def _given(wanted: Wanted, forward: tuple[float, ...] = ()) -> Times:
+    """Return times in the proportions that are given."""
+    forward = forward or _forward(wanted)
+    b, w = (tuple(f * share for f in forward) for share in (wanted.backward, wanted.weight))
+    return Times(forward, b, w)
+
+
+def _of_model(wanted: Wanted, words: Sequence[str]) -> Times:
+    """Cut a model, print the stages, and return their times."""
+    subject = of_words(words, wanted.batch, wanted.small, 1)
+    if not wanted.measure:
+        return _given(wanted, _cut(wanted, subject))
+    parts = subject.objective, subject.net.collect_params(), subject.specs, subject.batch_axis
+    model, times = times_of_stages(*parts, _layout(wanted))
+    print(f"{subject.name}: forward part for one micro-batch, measured\n")
+    print(f"{model.describe()}\n")
+    return times
 
 
 def _forward(wanted: Wanted) -> tuple[float, ...]:
@@ -121,10 +144,9 @@ def _forward(wanted: Wanted) -> tuple[float, ...]:
     return tuple(f / wanted.chunks for f in forward) * wanted.chunks
 
 
-def _cut(wanted: Wanted, words: Sequence[str]) -> tuple[float, ...]:
+def _cut(wanted: Wanted, subject: Subject) -> tuple[float, ...]:
     """Cut a model, print the stages, and return their estimated times."""
     size = wanted.stages, wanted.micro_batches, wanted.chunks
-    subject = of_words(words, wanted.batch, wanted.small, 1)
     graph = _forward_graph(subject, -(-subject.batch // wanted.micro_batches))
     peaks = [peak_formula(wanted.schedule, rank, *size) for rank in range(wanted.stages)]
     kept = [-(-peak // wanted.chunks) for peak in peaks] * wanted.chunks
@@ -154,15 +176,17 @@ def _title(wanted: Wanted) -> str:
     return f"{wanted.schedule}: {ranks}, {wanted.micro_batches} micro-batches"
 
 
-def _figures(wanted: Wanted, made: PipelineSchedule, timeline: Timeline) -> str:
+def _figures(wanted: Wanted, made: PipelineSchedule, timeline: Timeline, times: Times) -> str:
     size = wanted.stages, wanted.micro_batches, wanted.chunks
-    equal = bubble_formula(wanted.schedule, *size, (1.0, wanted.backward, wanted.weight))
+    f, b, w = map(sum, (times.forward_s, times.backward_s, times.weight_s))
+    equal = bubble_formula(wanted.schedule, *size, (f, b, w), wanted.whole)
+    bound = "at most " if wanted.chunks > 1 and not wanted.whole else ""
     peaks = [peak_formula(wanted.schedule, rank, *size) for rank in range(wanted.stages)]
     return "\n".join(
         [
             f"makespan          {timeline.makespan_s:.6g} s",
             f"bubble            {timeline.bubble:.2%}; formula for equal ranks and free "
-            f"messages {equal:.2%}",
+            f"messages {bound}{equal:.2%}",
             f"peak activations  {_numbers(timeline.peaks)}; formula {_numbers(peaks)}",
             f"message buffers   {buffers_needed(made)} for each channel",
         ]

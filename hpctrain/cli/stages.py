@@ -25,7 +25,7 @@ from hpctrain.parallel.staged import Layout, Specs, StagedModel
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Options
 
-__all__ = ["SGDM", "pipeline_of", "times_of_stages", "work_of"]
+__all__ = ["DEEP", "SGDM", "pipeline_of", "specs_of", "times_of_stages", "work_of"]
 
 SGDM = optim.SGD(momentum=0.9)
 DEEP = "deep"  # an mlp of equal layers, whose stages are balanced
@@ -53,7 +53,8 @@ def pipeline_of(  # noqa: PLR0913 (the parts that meet here)
     parameters = work.net.collect_params()
     drawn = start_hollow(parameters, device, 0, "float32")
     specs = specs_of(work)
-    model = _cut(work, parameters, layout, specs, world, device)
+    goal = Objective(work.net, work.loss)
+    model = _cut(goal, parameters, specs, work.batch_axis, layout, world, device)
     mine = {name for name in parameters if mesh.place.pipeline in model.homes(name)}
     settle(parameters, drawn, mine, device, 0)
     state = StageState(model, parameters, SGDM, mesh, traffic.slice_bytes(parameters))
@@ -64,17 +65,17 @@ def pipeline_of(  # noqa: PLR0913 (the parts that meet here)
     return step
 
 
-def _cut(
-    work: Workload,
+def _cut(  # noqa: PLR0913 (what a cut depends on)
+    goal: Objective,
     parameters: Mapping[str, Any],
-    layout: Layout,
     specs: Specs,
-    world: World | None,
-    device: backend.Device,
+    axis: int,
+    layout: Layout,
+    world: World | None = None,
+    device: backend.Device = backend.CPU,
 ) -> StagedModel:
     group = None if world is None else world.control
-    micro = micro_specs(specs, layout.micro_batches, work.batch_axis)
-    goal = Objective(work.net, work.loss)
+    micro = micro_specs(specs, layout.micro_batches, axis)
     timed = layout.balance == "time"
     return StagedModel(goal, parameters, layout, micro, group, device, timed)
 
@@ -92,13 +93,25 @@ def micro_specs(specs: Specs, count: int, axis: int) -> Specs:
     return inputs, targets
 
 
-def times_of_stages(work: Workload, layout: Layout, fuse: bool = False) -> Times:
-    """Return the times of all stages, measured one after the other on this rank.
+def times_of_stages(
+    goal: Objective,
+    parameters: Mapping[str, Any],
+    specs: Specs,
+    axis: int,
+    layout: Layout,
+    fuse: bool = False,
+) -> tuple[StagedModel, Times]:
+    """Cut a model, and measure all of its stages on this rank, one after the other.
 
     Parameters
     ----------
-    work : Workload
-        Not initialised; of a batch that is cut into ``layout.micro_batches``.
+    goal : Objective
+    parameters : mapping of str to Parameter
+        Of the whole model, with values.
+    specs : (specs of the inputs, specs of the targets)
+        Of a batch that is cut into ``layout.micro_batches``.
+    axis : int
+        That counts samples.
     layout : Layout
         For any number of ranks.
     fuse : bool
@@ -107,12 +120,9 @@ def times_of_stages(work: Workload, layout: Layout, fuse: bool = False) -> Times
     -----
     Needs memory for the whole model, without optimizer.
     """
-    work.net.initialize(ctx=backend.CPU, seed=0)
-    parameters = work.net.collect_params()
-    specs = specs_of(work)
-    model = _cut(work, parameters, layout, specs, None, backend.CPU)
+    model = _cut(goal, parameters, specs, axis, layout)
     state = ModelState(parameters, optim.SGD())
-    inputs, targets = micro_specs(specs, layout.micro_batches, work.batch_axis)
+    inputs, targets = micro_specs(specs, layout.micro_batches, axis)
     found: dict[int, Seconds] = {}
     for rank in range(layout.ranks):
         stages = RankStages(model, state, rank, fuse)
@@ -120,4 +130,4 @@ def times_of_stages(work: Workload, layout: Layout, fuse: bool = False) -> Times
         bound = stages.bound((inputs, targets))
         found.update(stage_seconds(bound, [*inputs, *targets], state))
     f, b, w = (tuple(found[number][kind] for number in sorted(found)) for kind in range(3))
-    return Times(f, b, w)
+    return model, Times(f, b, w)

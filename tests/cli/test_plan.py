@@ -25,6 +25,7 @@ def test_plan_draws_1f1b_with_its_figures(capsys):
         "4",
         "--times",
         "1,1,1",
+        "--whole",
     )
 
     assert text == (
@@ -39,6 +40,29 @@ def test_plan_draws_1f1b_with_its_figures(capsys):
     )
 
 
+def test_plan_draws_what_a_run_does_cotangents_before_weights(capsys):
+    text = printed(capsys, "--stages", "2", "--micro-batches", "2")
+
+    assert text == (
+        "1f1b: 2 ranks, 2 micro-batches\n"
+        "rank 0 |F0 F1 .  B0 W0 .  B1 W1\n"
+        "rank 1 |.  F0 B0 W0 F1 B1 W1 .\n"
+        "makespan          8 s\n"
+        "bubble            25.00%; formula for equal ranks and free messages 25.00%\n"
+        "peak activations  2 1; formula 2 1\n"
+        "message buffers   1 for each channel\n"
+    )
+
+
+def test_plan_measures_the_stages_of_a_model_and_fits_to_them(capsys):
+    words = ["mlp", "--small", "--stages", "2", "--micro-batches", "3", "--balance", "params"]
+
+    text = printed(capsys, *words, "--schedule", "zero_bubble", "--measure", "--fit")
+
+    assert text.startswith("mlp: forward part for one micro-batch, measured\n\nstage  layers")
+    assert "zero_bubble: 2 ranks, 3 micro-batches\nrank 0 |F0" in text
+
+
 def test_plan_spreads_the_time_of_a_rank_over_its_chunks(capsys):
     words = (
         "--schedule",
@@ -49,6 +73,7 @@ def test_plan_spreads_the_time_of_a_rank_over_its_chunks(capsys):
         "2",
         "--chunks",
         "2",
+        "--whole",
     )
     text = printed(capsys, *words)
 
@@ -120,6 +145,7 @@ def test_plan_cuts_the_model_of_a_configuration_into_chunks(capsys, data, tmp_pa
         (["--times", "1,2"], "plan: got 2 --times, needed 4, one for each rank"),
         (["--times", "1,x"], "got --times '1,x', needed numbers with commas between them"),
         (["--fit"], "got --fit and 1f1b, needed zero_bubble"),
+        (["--measure"], "got --measure and no model, needed one"),
         (["--message=-1"], "all finite, none negative"),
     ],
 )
