@@ -7,7 +7,7 @@ import numpy as np
 
 from hpctrain import ops
 from hpctrain.autograd import Tensor, assign, is_training, record
-from hpctrain.engine import create
+from hpctrain.engine import DEFAULT_LANES, create
 from hpctrain.io.sampler import part
 from hpctrain.nn import Parameter
 from hpctrain.optim import Constant
@@ -168,14 +168,14 @@ def trainer(
 
 def parallel(
     model, optimizer, group, data, kind="threaded", options=None, slice_bytes=2**20, path=None,
-    coded=None,
+    coded=None, lanes=DEFAULT_LANES,
 ):  # fmt: skip
     """Train on all ranks of ``group``; return the results and the state.
 
     Each element of ``data`` is a batch, or a list of those that make one step.
     """
     steps = [batch if isinstance(batch, list) else [batch] for batch in data]
-    with create(kind) as engine:
+    with create(kind, lanes) as engine:
         step = trainer(
             model,
             optimizer,

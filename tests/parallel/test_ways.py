@@ -10,6 +10,8 @@ from hpctrain.comm import paths
 from hpctrain.comm.compress import codec
 from hpctrain.comm.link import bytes_sent
 from hpctrain.comm.timeline import Link
+from hpctrain.comm.transfer import block
+from hpctrain.engine import DEFAULT_LANES, LaneSpec
 from hpctrain.errors import ConfigError
 from hpctrain.optim import SGD
 from hpctrain.parallel import ways
@@ -246,7 +248,15 @@ def test_training_over_hosts_is_that_of_one_rank(world, hosts, share):
     trains_as_one(world, "node", share, overlap=True)
 
 
-def trains_as_one(world, kind, share, overlap):
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("share", ["plain", "sharded", "accumulated"])
+@pytest.mark.parametrize("kind", ["mpi", "direct", "node"])
+def test_a_thread_that_blocks_inside_mpi_trains_as_one_rank(world, kind, share):
+    comm = LaneSpec(ordered=True, in_flight=3, pause_s=1e-4, block=block)
+    trains_as_one(world, kind, share, True, {**DEFAULT_LANES, "comm": comm})
+
+
+def trains_as_one(world, kind, share, overlap, lanes=DEFAULT_LANES):
     one, many = mlp(), mlp()
     data = batches([(n, 6) for n in SIZES])
     expected = serial(one, OPTIMIZER, data)
@@ -255,7 +265,7 @@ def trains_as_one(world, kind, share, overlap):
     })  # fmt: skip
 
     results, state = parallel(
-        many, OPTIMIZER, world, data, options=options, slice_bytes=256, path=kind
+        many, OPTIMIZER, world, data, options=options, slice_bytes=256, path=kind, lanes=lanes
     )
 
     for (loss, correct, count), result in zip(expected, results, strict=True):
