@@ -15,7 +15,8 @@ Steps are counted from 0: ``step`` is the number of updates made before this one
 """
 
 from hpctrain.optim.clip import clip_scale, finite, sum_of_squares
-from hpctrain.optim.optimizer import SGD, Adam, AdamW, Optimizer, create
+from hpctrain.optim.kinds import SGD, Adam, AdamW, create
+from hpctrain.optim.optimizer import Optimizer
 from hpctrain.optim.scale import LossScale
 from hpctrain.optim.schedule import (
     Constant,

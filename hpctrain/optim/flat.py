@@ -1,6 +1,7 @@
 """A walk over flat slices in blocks that stay in cache, for updates in one pass."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from types import ModuleType
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from hpctrain.backend import Array, module_of
 from hpctrain.errors import ShapeError
 
-__all__ = ["Block", "blocks"]
+__all__ = ["Block", "blocks", "check_flat", "summed"]
 
 # Measured on a Zen 4 core: shorter blocks pay for calls, longer ones leave the second-level
 # cache (five float32 blocks of 32,768 are 640 KiB). A GPU wants few, long kernels instead.
@@ -39,6 +40,24 @@ class Block:
             self.grad = self.xp.add(self.grad, self.spare, out=self._room)
 
 
+def check_flat(weight: Array, *others: Iterable[Array]) -> None:
+    """Raise `ShapeError` if any array is not flat, and of the weight's shape and dtype."""
+    for grad in chain(*others):
+        if weight.ndim != 1 or grad.shape != weight.shape or grad.dtype != weight.dtype:
+            raise ShapeError(
+                f"update: got weight {weight.dtype}{weight.shape} and gradient "
+                f"{grad.dtype}{grad.shape}, needed two flat arrays of one shape and dtype"
+            )
+
+
+def summed(grads: Sequence[Array]) -> Array:
+    """Return the sum of some gradients, in their order; the first if it is the only one."""
+    total = grads[0]
+    for grad in grads[1:]:
+        total = total + grad
+    return total
+
+
 def blocks(weight: Array, grad: Array, states: list[Array]) -> Iterator[Block]:
     """Walk over one slice, block by block.
 
@@ -56,11 +75,7 @@ def blocks(weight: Array, grad: Array, states: list[Array]) -> Iterator[Block]:
     -----
     The scratch arrays belong to this walk: two walks may run at the same time.
     """
-    if weight.ndim != 1 or grad.shape != weight.shape or grad.dtype != weight.dtype:
-        raise ShapeError(
-            f"update: got weight {weight.dtype}{weight.shape} and gradient "
-            f"{grad.dtype}{grad.shape}, needed two flat arrays of one shape and dtype"
-        )
+    check_flat(weight, [grad])
     xp = module_of(weight)
     n, size = weight.size, _HOST_BLOCK if xp is np else _GPU_BLOCK
     scratch = [xp.empty(min(n, size), weight.dtype) for _ in range(2)]

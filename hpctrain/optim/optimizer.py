@@ -1,18 +1,20 @@
 """Optimizers over flat slices: one pass in blocks that stay in cache, in place."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hpctrain.backend import Array
+from hpctrain.autograd.element import Element
+from hpctrain.backend import Array, module_of
 from hpctrain.errors import ConfigError, ShapeError
-from hpctrain.optim.flat import Block, blocks
+from hpctrain.optim.compiled import compiled_update
+from hpctrain.optim.flat import Block, blocks, check_flat, summed
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "create"]
+__all__ = ["Optimizer"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,20 @@ class Optimizer(ABC):
     def _step(self, block: "Block", lr: float, step: int, weight_decay: float) -> None:
         """Update one block, whose gradient is scaled and clipped already."""
 
+    @abstractmethod
+    def formula(
+        self, weight: Element, grad: Element, states: Sequence[Element], numbers: Any
+    ) -> list[Element]:
+        """Return the new states and the new weight, in the arithmetic of `_step`.
+
+        ``grad`` is scaled already; ``numbers`` are those of `numbers`, the first of them None
+        if there is no weight decay.
+        """
+
+    @abstractmethod
+    def numbers(self, lr: float, step: int, weight_decay: float) -> tuple[float, ...]:
+        """Return the weight decay, and what else changes between calls."""
+
     def make_state(
         self, n: int, dtype: Any = np.float32, xp: ModuleType = np
     ) -> dict[str, Array]:
@@ -68,20 +84,21 @@ class Optimizer(ABC):
     def update(  # noqa: PLR0913 (four arrays and the numbers that change between calls)
         self,
         weight: Array,
-        grad: Array,
+        grad: Array | Sequence[Array],
         state: Mapping[str, Array],
         *,
         lr: float,
         step: int,
         weight_decay: float | None = None,
         scale: float = 1.0,
+        copies: Sequence[Array] = (),
     ) -> None:
         """Update ``weight`` and ``state`` in place.
 
         Parameters
         ----------
         weight, grad : array, shape (n,), one float dtype and device
-            ``grad`` is not changed.
+            ``grad`` is not changed. It may be a sequence of arrays, to be summed in order.
         state : mapping of str to array, shape (n,)
             From `make_state`; changed in place.
         lr : float
@@ -92,6 +109,8 @@ class Optimizer(ABC):
             Instead of the optimizer's own.
         scale : float
             Factor on the gradient, on top of ``rescale_grad``.
+        copies : sequence of array, shape (n,)
+            Get the new ``weight`` as well.
 
         Raises
         ------
@@ -104,9 +123,19 @@ class Optimizer(ABC):
         slices: the only temporaries, two blocks long, belong to the call.
         """
         decay = self.weight_decay if weight_decay is None else weight_decay
-        for block in blocks(weight, grad, [state[s] for s in self._checked(weight, state)]):
-            block.scale(self.rescale_grad * scale, self.clip_gradient)
+        grads: list[Any] = list(grad) if isinstance(grad, list | tuple) else [grad]
+        states = [state[name] for name in self._checked(weight, state)]
+        factor = self.rescale_grad * scale
+        if self.clip_gradient is None and module_of(weight) is np:
+            check_flat(weight, grads, copies)
+            numbers = factor, *self.numbers(lr, step, decay)
+            if compiled_update(self, decay != 0, numbers, weight, grads, states, copies):
+                return
+        for block in blocks(weight, summed(grads), states):
+            block.scale(factor, self.clip_gradient)
             self._step(block, lr, step, decay)
+        for copy in copies:
+            copy[...] = weight
 
     def _checked(self, weight: Array, state: Mapping[str, Array]) -> tuple[str, ...]:
         for name in self.state_names:
@@ -125,153 +154,3 @@ class Optimizer(ABC):
     def describe(self) -> dict[str, Any]:
         """Return name and numbers as plain data, fit for JSON and for `create`."""
         return {"name": self.name, **asdict(self)}
-
-
-@dataclass(frozen=True)
-class SGD(Optimizer):
-    """Stochastic gradient descent, by PyTorch's formulas.
-
-    With ``g`` the scaled gradient plus ``weight_decay * w``: ``v = momentum * v + g``, then
-    ``w -= lr * v``, or with ``nesterov`` ``w -= lr * (g + momentum * v)``. (MXNet keeps
-    ``lr * v`` instead, so that the two part after a change of the learning rate.)
-    """
-
-    momentum: float = 0.0
-    nesterov: bool = False
-
-    name: ClassVar[str] = "sgd"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1 or (self.nesterov and not self.momentum):
-            raise ConfigError(
-                f"sgd: got momentum {self.momentum}, needed at least 0 and less than 1, and "
-                "more than 0 with nesterov"
-            )
-
-    @property
-    def state_names(self) -> tuple[str, ...]:
-        """``momentum``, unless it is zero."""
-        return ("momentum",) if self.momentum else ()
-
-    def _step(self, block: Block, lr: float, step: int, weight_decay: float) -> None:
-        xp = block.xp
-        block.add(block.weight, weight_decay)
-        direction = block.grad
-        if self.momentum:
-            (velocity,) = block.states
-            xp.multiply(velocity, self.momentum, out=velocity)
-            xp.add(velocity, block.grad, out=velocity)
-            direction = velocity
-        if self.nesterov:
-            block.add(velocity, self.momentum)
-            direction = block.grad
-        xp.multiply(direction, lr, out=block.spare)
-        xp.subtract(block.weight, block.spare, out=block.weight)
-
-
-@dataclass(frozen=True)
-class Adam(Optimizer):
-    """Adam with bias correction; the weight decay is a part of the gradient.
-
-    References
-    ----------
-    Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015.
-    """
-
-    lr: float = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-
-    name: ClassVar[str] = "adam"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0):
-            raise ConfigError(
-                f"{self.name}: got beta1 {self.beta1}, beta2 {self.beta2} and epsilon "
-                f"{self.epsilon}, needed 0 <= beta < 1 and epsilon > 0"
-            )
-
-    @property
-    def state_names(self) -> tuple[str, ...]:
-        """Running means of the gradient and of its square."""
-        return ("mean", "variance")
-
-    def _decay(self, block: Block, lr: float, weight_decay: float) -> None:
-        block.add(block.weight, weight_decay)
-
-    def _step(self, block: Block, lr: float, step: int, weight_decay: float) -> None:
-        self._decay(block, lr, weight_decay)
-        xp, grad, spare = block.xp, block.grad, block.spare
-        mean, variance = block.states
-        xp.multiply(grad, 1 - self.beta1, out=spare)
-        xp.multiply(mean, self.beta1, out=mean)
-        xp.add(mean, spare, out=mean)
-        xp.multiply(grad, grad, out=spare)
-        xp.multiply(spare, 1 - self.beta2, out=spare)
-        xp.multiply(variance, self.beta2, out=variance)
-        xp.add(variance, spare, out=variance)
-        # w -= lr/c1 * mean / (sqrt(variance/c2) + eps), both sides of the quotient times
-        # sqrt(c2), which saves one pass
-        c1, root2 = 1 - self.beta1 ** (step + 1), (1 - self.beta2 ** (step + 1)) ** 0.5
-        xp.sqrt(variance, out=spare)
-        xp.add(spare, self.epsilon * root2, out=spare)
-        xp.divide(mean, spare, out=spare)
-        xp.multiply(spare, lr * root2 / c1, out=spare)
-        xp.subtract(block.weight, spare, out=block.weight)
-
-
-@dataclass(frozen=True)
-class AdamW(Adam):
-    """Adam with decoupled weight decay: ``w *= 1 - lr * weight_decay`` before each step.
-
-    References
-    ----------
-    Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
-    """
-
-    weight_decay: float = 0.01
-
-    name: ClassVar[str] = "adamw"
-
-    def _decay(self, block: Block, lr: float, weight_decay: float) -> None:
-        if weight_decay:
-            block.xp.multiply(block.weight, 1 - lr * weight_decay, out=block.weight)
-
-
-_KINDS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam, AdamW)}
-_MXNET = {"learning_rate": "lr", "wd": "weight_decay"}
-
-
-def create(name: str | Optimizer, **args: Any) -> Optimizer:
-    """Make an optimizer by name.
-
-    Parameters
-    ----------
-    name : {"sgd", "nag", "adam", "adamw"} or Optimizer
-        Any case; ``nag`` is ``sgd`` with ``nesterov``. An optimizer is returned as it is.
-    **args
-        Fields of the class; MXNet's ``learning_rate`` and ``wd`` are taken as well.
-
-    Raises
-    ------
-    ConfigError
-        If the name or an argument is unknown, or a value out of range.
-    """
-    if isinstance(name, Optimizer):
-        return name
-    key = name.lower()
-    if key == "nag":
-        key, args = "sgd", {"nesterov": True, "momentum": 0.9, **args}
-    if key not in _KINDS:
-        raise ConfigError(
-            f"optimizer: got {name!r}, needed one of {', '.join(sorted([*_KINDS, 'nag']))}"
-        )
-    args = {_MXNET.get(arg, arg): value for arg, value in args.items()}
-    known = [field.name for field in fields(_KINDS[key])]
-    for arg in args:
-        if arg not in known:
-            raise ConfigError(f"{key}: got {arg!r}, needed one of {', '.join(known)}")
-    return _KINDS[key](**args)
