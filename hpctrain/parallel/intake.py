@@ -1,6 +1,6 @@
 """Gradients that come to a server: as they are, encoded, or in memory of the worker."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +12,7 @@ from hpctrain.parallel.flat import FlatParameters
 from hpctrain.parallel.near import NEAR, Near
 from hpctrain.parallel.terms import Terms
 
-__all__ = ["Intake", "Push", "blocks"]
-
-BLOCK = 2**16  # elements: fewer cost calls, more the cache
+__all__ = ["Gradient", "Intake", "Push"]
 
 
 class Push(NamedTuple):
@@ -62,8 +60,8 @@ class Intake:
     def gradient(self, index: int, pushes: Sequence[Push]) -> "Gradient":
         """Return the sum of the gradients of some pushes, in their order.
 
-        Its riders are summed at once; the rest where it can be summed piece by piece when it
-        is asked for. Until then the letters must stay open.
+        Its riders are summed at once; the rest when it is used, if nothing is encoded. Until
+        then the letters must stay open.
         """
         self._ride(index, pushes)
         if self.coded:
@@ -74,8 +72,7 @@ class Intake:
     def add_up(self, index: int, pushes: Sequence[Push]) -> None:
         """Leave the sum of the gradients of some pushes in the server's gradients."""
         gradient, (a, b) = self.gradient(index, pushes), self._spans[index]
-        for start, stop in blocks(a + self.exact(index), b):
-            gradient.stay(start, stop)
+        gradient.stay(a + self.exact(index), b)
 
     def there(self) -> "Gradient":
         """Return what `add_up` has left."""
@@ -130,7 +127,7 @@ class Intake:
 
 
 class Gradient:
-    """A sum of gradients, made piece by piece: so it is still in the cache when it is used.
+    """A sum of gradients, which is made where it is used, so that it need not be stored.
 
     Parameters
     ----------
@@ -144,18 +141,15 @@ class Gradient:
     def __init__(self, flat: FlatParameters, sums: Any, terms: list[tuple[Any, int]]) -> None:
         self._grads, self._sums, self._terms = flat.grads, sums, terms
 
-    def of(self, a: int, b: int) -> Any:
-        """Return elements a up to b, not to be changed."""
-        if len(self._terms) == 1:
-            array, first = self._terms[0]
-            if array.dtype == self._grads.dtype:
-                return array[a - first : b - first]
-        return self.stay(a, b)
+    def of(self, a: int, b: int) -> list[Any]:
+        """Return arrays whose sum, in this order, are elements a up to b; not to be changed."""
+        if not self._terms or self._sums is not self._grads:
+            return [self.stay(a, b)]
+        return self._parts(a, b)
 
     def stay(self, a: int, b: int) -> Any:
         """Return elements a up to b, which stay in the server's gradients."""
-        out = self._sums[a:b]
-        parts = [array[a - first : b - first] for array, first in self._terms]
+        out, parts = self._sums[a:b], self._parts(a, b)
         if len(parts) > 1:
             sum_in_order(parts, out, 0, partial=out)
         elif parts:
@@ -164,8 +158,5 @@ class Gradient:
             self._grads[a:b] = out
         return self._grads[a:b]
 
-
-def blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Cut a span into blocks: gradients, parameters and their copies together fit a cache."""
-    for a in range(start, end, BLOCK):
-        yield a, min(a + BLOCK, end)
+    def _parts(self, a: int, b: int) -> list[Any]:
+        return [array[a - first : b - first] for array, first in self._terms]

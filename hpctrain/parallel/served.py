@@ -9,7 +9,7 @@ import numpy as np
 from hpctrain.comm.letter import Header, Letter, Op
 from hpctrain.comm.post import Post
 from hpctrain.optim import LossScale, Optimizer, Schedule, clip_scale, sum_of_squares
-from hpctrain.parallel.intake import Gradient, Intake, Push, blocks
+from hpctrain.parallel.intake import Gradient, Intake, Push
 from hpctrain.parallel.near import NEAR, Near
 from hpctrain.parallel.news import News
 from hpctrain.parallel.placement import Places
@@ -22,7 +22,7 @@ from hpctrain.trace import Recorder
 
 __all__ = ["Parts"]
 
-Piece = Callable[[int, int], Any]  # a gradient, piece by piece
+Piece = Callable[[int, int], list[Any]]  # arrays whose sum is a part of a gradient
 
 
 class Parts:
@@ -186,21 +186,21 @@ class Parts:
         # In units of the worker's own mean gradient, grad * scale.
         factor = self.terms.compensation * scale
 
-        def late(a: int, b: int) -> Any:
-            grad = gradient.of(a, b)
+        def late(a: int, b: int) -> list[Any]:
+            (grad,) = gradient.of(a, b)
             found: Any = weights[a:b] - had[a:b]
             found *= grad
             found *= grad
             found *= factor
             found += grad
-            return found
+            return [found]
 
         return late
 
     def _update(
         self, index: int, how: tuple[float, int, float], gradient: Piece, told: Sequence[int]
     ) -> None:
-        """Update a part block by block, each while it is in the cache.
+        """Update a part here and on workers that share memory.
 
         ``how`` are rate, updates before this one, and factor on the gradient.
         """
@@ -209,18 +209,19 @@ class Parts:
         shift, (first, end) = state.shift(index), self.spans[index]
         targets = self._near_of(told)
         for begin, stop, (lr_mult, wd_mult) in self._runs[index]:
-            for a, b in blocks(max(begin, first), min(stop, end)):
-                self.optimizer.update(
-                    weights[a:b],
-                    gradient(a, b),
-                    {n: array[a - shift : b - shift] for n, array in state.optimizer.items()},
-                    lr=rate * lr_mult,
-                    step=made,
-                    weight_decay=self.optimizer.weight_decay * wd_mult,
-                    scale=scale,
-                )
-                for target in targets:
-                    target[a:b] = weights[a:b]
+            a, b = max(begin, first), min(stop, end)
+            if a >= b:
+                continue
+            self.optimizer.update(
+                weights[a:b],
+                gradient(a, b),
+                {n: array[a - shift : b - shift] for n, array in state.optimizer.items()},
+                lr=rate * lr_mult,
+                step=made,
+                weight_decay=self.optimizer.weight_decay * wd_mult,
+                scale=scale,
+                copies=[target[a:b] for target in targets],
+            )
         self.tally.worked(index, start)
 
     def _near_of(self, workers: Sequence[int]) -> list[Any]:
