@@ -1,5 +1,7 @@
 """Specs of factors in bfloat16: 8 significant bits each, multiplied and added up in float32."""
 
+from typing import Any
+
 import numpy as np
 
 from hpctrain import backend
@@ -11,11 +13,9 @@ NARROW = "bfloat16"
 _WIDE = np.dtype(np.float32)
 
 
-def is_narrow(spec: Spec) -> bool:
-    """Return whether the elements are bfloat16."""
-    return (
-        spec.dtype.itemsize == 2 and spec.dtype.name == NARROW
-    )  # the name takes a microsecond
+def is_narrow(spec: Any) -> bool:
+    """Return whether the elements are bfloat16; ``spec`` may be an array."""
+    return spec.dtype.itemsize == 2 and spec.dtype.name == NARROW  # to make the name is slow
 
 
 def wide(spec: Spec) -> Spec:

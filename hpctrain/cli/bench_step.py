@@ -2,6 +2,7 @@
 
 import json
 import resource
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Annotated, Any, Literal
@@ -17,8 +18,10 @@ from hpctrain.comm.compress import Codec, codec
 from hpctrain.comm.crew import Crew
 from hpctrain.comm.post import Post
 from hpctrain.comm.world import World, start
+from hpctrain.errors import ConfigError
 from hpctrain.graph.native import available, compiler, fuses
 from hpctrain.models.workloads import Workload
+from hpctrain.ops.dnnl_narrow import lacking
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.program import Objective
 from hpctrain.parallel.serve import serve
@@ -93,7 +96,7 @@ def step(  # noqa: PLR0913 (its flags)
             sharded=sharded and exchange,
             fuse=fuses(fuse),
         )
-        work = models.workload(workload, batch)
+        work = replace(models.workload(workload, batch), narrow=precision == "bf16")
         if isinstance(world, Crew) and world.serves:
             _serve(work, world, options, traffic, terms)
         else:
@@ -141,6 +144,7 @@ def _measure(
     return {
         "peer": "hpctrain",
         "workload": work.name,
+        "precision": "bf16" if work.narrow else "float32",
         "ranks": world.size,
         "batch_per_rank": work.batch,
         "ms_per_step": round(found.step_s * 1e3, 3),
@@ -187,7 +191,9 @@ def _trainer(
     nbytes = (traffic or Traffic(slice_mib=1.0)).slice_bytes(parameters)
     state = ModelState(parameters, optimizer, nbytes)
     state.broadcast(world.whole.control)
-    goal = Objective(work.net, work.loss)
+    if work.narrow and (missing := lacking(device)):
+        raise ConfigError(f"precision: got bf16 on {device}, needed {missing}")
+    goal = Objective(work.net, work.loss, narrow=work.narrow)
     schedule = optim.Constant(base_lr=1e-3)
     parts = goal, state, optimizer, schedule, lanes, world.control, options
     if isinstance(world, Crew):

@@ -17,6 +17,7 @@ from hpctrain.errors import ConfigError, HpctrainError
 from hpctrain.graph.budget import Memory
 from hpctrain.graph.native import fuses
 from hpctrain.io import Loader, Plan, RandomShift, Records, open_records, refuse
+from hpctrain.ops.dnnl_narrow import lacking
 from hpctrain.parallel.program import Objective, count_correct
 from hpctrain.parallel.together import Combine
 from hpctrain.parallel.work import LAG, Options
@@ -115,7 +116,7 @@ def loader(
         *(share or (world.rank, world.size)),
         engine if depth else None,
         max(1, depth),
-        config.device.precision,
+        config.device.dtype,
         RandomShift(shift, config.run.seed) if shift else None,
         unit=shard(config) or 1,
         hold=hold,
@@ -190,7 +191,7 @@ def objective(
     ------
     ConfigError
         If the model does not take the records of ``loader``, or has no batch normalisation
-        that could be over all ranks.
+        that could be over all ranks; if bfloat16 is asked for and cannot be had here.
     """
     net = models.create(config.model.name, **config.model.args)
     if config.parallel.sync_bn and not nn.convert_sync_batch_norm(net, combine):
@@ -202,10 +203,10 @@ def objective(
         start(net)
     else:
         net.initialize(ctx=device, seed=config.run.seed)
-        if config.device.precision != "float32":
-            net.cast(config.device.precision)
+        if config.device.dtype != "float32":
+            net.cast(config.device.dtype)
     make, count = LOSSES[config.loss.name]
-    goal = Objective(net, make(), count, combine)
+    goal = Objective(net, make(), count, combine, _narrow(config, device))
     inputs, targets = (
         [Tensor(np.zeros(s.shape, s.dtype), device=device) for s in specs]
         for specs in batch_specs(loader, 1)
@@ -220,6 +221,16 @@ def objective(
             "[model], [loss] or [data]"
         ) from error
     return net, goal
+
+
+def _narrow(config: Config, device: backend.Device) -> bool:
+    """Return whether products are to be of bfloat16; refuse what this host cannot do."""
+    wanted = config.device.precision == "bf16"
+    if wanted and (missing := lacking(device)):
+        raise ConfigError(
+            f"device.precision: got bf16 on {device}, needed {missing}; set it to float32"
+        )
+    return wanted
 
 
 def batch_specs(loader: Loader, count: int) -> tuple[Sequence[Spec], Sequence[Spec]]:

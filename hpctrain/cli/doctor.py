@@ -24,6 +24,7 @@ from hpctrain.cli.checks import Check, Rows, checks
 from hpctrain.comm import installed, launch
 from hpctrain.io.filters import filters, hdf5_version
 from hpctrain.ops import dnnl
+from hpctrain.ops.dnnl_narrow import describe_narrow
 from hpctrain.train.console import Console
 from hpctrain.train.rundir import versions
 
@@ -96,6 +97,7 @@ def _facts(library: str) -> dict[str, Any]:
         "mpirun": shutil.which("mpirun") or (str(beside) if beside.exists() else "not in PATH"),
         "blas": "; ".join(pools) or "unknown",
         "kernels": dnnl.describe(),
+        "bf16": describe_narrow(),
         "hdf5": hdf5_version(),
         "filters": ", ".join(filters()),
         "gpu": f"{backend.gpu_count()} visible, CuPy {_cupy() or 'not installed'}",

@@ -113,7 +113,7 @@ def _model(
 ) -> tuple[StagedModel, Mapping[str, Any]]:
     """Cut the model, and give the parameters of this rank's stages their values."""
     drawn: dict[str, Any] = {}
-    seed, precision, layout = config.run.seed, config.device.precision, layout_of(config)
+    seed, precision, layout = config.run.seed, config.device.dtype, layout_of(config)
 
     def start(net: Block) -> None:
         drawn.update(start_hollow(net.collect_params(), device, seed, precision))

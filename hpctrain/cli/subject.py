@@ -165,7 +165,7 @@ def of_words(words: Sequence[str], batch: int, small: bool, ranks: int) -> Subje
         cache_bytes=config.data.cache_mib * build.MIB,
     )
     plan = Plan(records.n, max(1, min(whole, records.n)), 0, records.grain, records.window)
-    loader = Loader(records, plan, 0, ranks, None, 1, config.device.precision)
+    loader = Loader(records, plan, 0, ranks, None, 1, config.device.dtype)
     net, goal = build.objective(config, loader, CPU)
     share = part(plan.batch, 0, ranks, build.shard(config) or 1)
     count = min(build.shard(config) or plan.batch, share.stop - share.start)

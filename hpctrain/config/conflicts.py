@@ -130,6 +130,10 @@ CONFLICTS = (
         "needed interleaved; leave it at 1, or choose that",
     ),
     Conflict((_staged, _in_shards), _WHOLE.format("exchange.reproducible = ranks")),
+    Conflict(
+        (_staged, lambda c: c.device.precision == "bf16"),
+        _WHOLE.format("device.precision = bf16"),
+    ),
     Conflict((_staged, _sync_bn), _WHOLE.format("parallel.sync_bn")),
     Conflict((_staged, _tuned), _WHOLE.format("exchange.tune")),
     Conflict((_staged, lambda c: bool(c.memory.budget)), _WHOLE.format("memory.budget")),
@@ -151,7 +155,7 @@ CONFLICTS = (
         "travel in float64; set wire to none, or reproducible to run",
     ),
     Conflict(
-        (_compressed, lambda c: c.device.precision != "float32"),
+        (_compressed, lambda c: c.device.dtype != "float32"),
         "exchange.wire: got {exchange.wire} for gradients in {device.precision}, needed "
         "float32; set wire to none",
     ),

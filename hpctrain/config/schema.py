@@ -235,14 +235,19 @@ class Device(Section, frozen=True):
 
     kind: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: a GPU where there is one"""
-    precision: Literal["float32", "float64"] = "float32"
-    """type of the parameters and of all arithmetic"""
+    precision: Literal["float32", "float64", "bf16"] = "float32"
+    """type of parameters and arithmetic; bf16: float32, but factors of products are bfloat16"""
     threads: Count = 0
     """threads of one rank; 0: the cores of the host divided by its ranks"""
     kernels: Literal["auto", "numpy"] = "auto"
     """whose kernels run on CPUs; auto: oneDNN's where it is installed, else NumPy's"""
     engine: Literal["threaded", "serial"] = "threaded"
     """serial: one task at a time, for finding faults"""
+
+    @property
+    def dtype(self) -> str:
+        """The type of parameters, gradients and records."""
+        return "float32" if self.precision == "bf16" else self.precision
 
 
 class Memory(Section, frozen=True):

@@ -36,6 +36,7 @@ class Setting:
 # Flags that are asked for so often that the section may be left out.
 SHORT = MappingProxyType(
     {
+        "precision": "device.precision",
         "profile": "run.profile",
         "resume": "run.resume",
         "reproducible": "exchange.reproducible",
@@ -61,7 +62,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[Flag]]:
     """Part a command line into its plain words and its ``--section.key value`` flags.
 
     ``--section.key=value`` is the same; a switch alone, as ``--run.dry_run``, means true;
-    ``--profile``, ``--resume`` and ``--reproducible`` need no section.
+    ``--precision``, ``--profile``, ``--resume`` and ``--reproducible`` need no section.
 
     Raises
     ------

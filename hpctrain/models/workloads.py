@@ -32,6 +32,8 @@ class Workload:
         The axis of inputs and labels that counts samples.
     make : callable
         From a generator of random numbers to input and label, float32 and int64.
+    narrow : bool
+        Whether products take their factors in bfloat16.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Workload:
     batch: int
     batch_axis: int
     make: Callable[[np.random.Generator], Arrays]
+    narrow: bool = False
 
 
 def _vectors(batch: int, inputs: int = 784, classes: int = 10, **_: Any) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hpctrain.autograd import Spec
@@ -21,7 +22,7 @@ from hpctrain.errors import EngineError
 from hpctrain.ops.dnnl_api import DECLARED
 
 __all__ = [
-    "Library", "Settings", "choose", "describe", "fits", "library", "limit", "provider",
+    "DTYPES", "Library", "Settings", "choose", "describe", "library", "limit", "provider",
     "settings",
 ]  # fmt: skip
 
@@ -30,8 +31,9 @@ _SEQUENTIAL, _OPENMP = 1, 2
 _CPU, _IN_ORDER, _USER_SCRATCHPAD = 1, 1, 1
 _ANY_TAG = 1
 _IMPLEMENTATION, _SCRATCHPAD = 8, 136
-_DTYPES = {"bfloat16": 2, "float32": 3, "int32": 4, "uint8": 6}
+DTYPES = MappingProxyType({"bfloat16": 2, "float32": 3, "int32": 4, "uint8": 6})
 _BFLOAT16 = 0xE7  # bits of an instruction set: AVX512_BF16 and what comes before it
+_AMX = 0xFEF
 _SLOW = ("ref", "simple", "nspc", "ncsp")  # beginnings of names of kernels that are plain C++
 
 
@@ -74,8 +76,8 @@ class Library:
     Attributes
     ----------
     path, version : str
-    narrow : bool
-        Whether this CPU has instructions for bfloat16.
+    narrow, tiles : bool
+        Whether this CPU has instructions for bfloat16, and AMX.
     """
 
     def __init__(self, ffi: Any, lib: Any, path: str) -> None:
@@ -87,7 +89,8 @@ class Library:
         if found.cpu_runtime not in (_SEQUENTIAL, _OPENMP):
             raise OSError(f"{path} is not built for OpenMP")
         self._openmp = found.cpu_runtime == _OPENMP
-        self.narrow = lib.dnnl_get_effective_cpu_isa() & _BFLOAT16 == _BFLOAT16
+        found = lib.dnnl_get_effective_cpu_isa()
+        self.narrow, self.tiles = (found & bits == bits for bits in (_BFLOAT16, _AMX))
         self.engine = self.make(lib.dnnl_engine_create, _CPU, 0)
         self.stream = self.make(lib.dnnl_stream_create, self.engine, _IN_ORDER)
         self.attr = self.make(lib.dnnl_primitive_attr_create)
@@ -127,7 +130,7 @@ class Library:
         """Describe a matrix that is part of another; strides count elements."""
         create = self.lib.dnnl_memory_desc_create_with_strides
         dims, steps = self.numbers(shape), self.numbers(strides)
-        return self.make(create, 2, dims, _DTYPES[str(dtype)], steps,
+        return self.make(create, 2, dims, DTYPES[str(dtype)], steps,
                          destroy=self.lib.dnnl_memory_desc_destroy)  # fmt: skip
 
     def layout(self, dims: Sequence[int], order: Sequence[int], dtype: Any = "float32") -> Any:
@@ -137,7 +140,7 @@ class Library:
             strides[axis] = step
             step *= dims[axis]
         create = self.lib.dnnl_memory_desc_create_with_strides
-        given = (len(dims), self.numbers(dims), _DTYPES[str(dtype)], self.numbers(strides))
+        given = (len(dims), self.numbers(dims), DTYPES[str(dtype)], self.numbers(strides))
         return self.make(create, *given, destroy=self.lib.dnnl_memory_desc_destroy)
 
     def images(self, spec: Spec) -> Any:
@@ -149,7 +152,7 @@ class Library:
     def free_layout(self, dims: Sequence[int], dtype: Any = "float32") -> Any:
         """Describe an array whose layout the library is to choose."""
         create = self.lib.dnnl_memory_desc_create_with_tag
-        given = (len(dims), self.numbers(dims), _DTYPES[str(dtype)], _ANY_TAG)
+        given = (len(dims), self.numbers(dims), DTYPES[str(dtype)], _ANY_TAG)
         return self.make(create, *given, destroy=self.lib.dnnl_memory_desc_destroy)
 
     def attributes(self, adds: bool, function: int | None) -> Any:
@@ -164,7 +167,7 @@ class Library:
         lib.dnnl_primitive_attr_set_scratchpad_mode(attr, _USER_SCRATCHPAD)
         chain = self.make(lib.dnnl_post_ops_create, destroy=lib.dnnl_post_ops_destroy)
         if adds:
-            lib.dnnl_post_ops_append_sum(chain, 1.0, 0, _DTYPES["float32"])
+            lib.dnnl_post_ops_append_sum(chain, 1.0, 0, DTYPES["float32"])
         if function is not None:
             lib.dnnl_post_ops_append_eltwise(chain, function, 0.0, 0.0)
         lib.dnnl_primitive_attr_set_post_ops(attr, chain)
@@ -280,22 +283,3 @@ def describe() -> str:
     if found is None:
         return f"NumPy ({reason}; pip install 'hpctrain[fast]')"
     return f"{provider()}, {found.threads()} thread(s), {found.path}"
-
-
-def fits(specs: Sequence[Spec], factors: int = 0) -> bool:
-    """Return whether the library may be asked for kernels of such arrays.
-
-    The first ``factors`` arrays may be bfloat16, all of them, if the CPU can multiply that.
-    """
-    names = [s.dtype.name for s in specs]
-    narrow = names[:factors].count("bfloat16")
-    if narrow:
-        found = library()
-        known = narrow == factors and found is not None and found.narrow
-    else:
-        known = names[0] == "float32"
-    return (
-        known
-        and "bfloat16" not in names[factors:]
-        and all(n in _DTYPES and s.size > 0 for n, s in zip(names, specs, strict=True))
-    )

@@ -12,8 +12,8 @@ import numpy as np
 
 from hpctrain import backend
 from hpctrain.autograd import Spec
-from hpctrain.autograd.narrow import is_narrow, narrowed, wide
-from hpctrain.ops.dnnl import fits, library
+from hpctrain.autograd.narrow import NARROW, is_narrow, narrowed, wide
+from hpctrain.ops.dnnl import DTYPES, library
 from hpctrain.ops.dnnl_program import Builder, Program
 
 __all__ = ["Products", "TwoKernels"]
@@ -58,7 +58,7 @@ class TwoKernels:
     def program(self, specs: Sequence[Spec], attrs: dict[str, Any]) -> Program | None:
         """Return the program for arrays of such specs on the host, or None."""
         found = library()
-        if found is None or not fits(specs, self.factors):
+        if found is None or not _fits(specs, self.factors):
             return None
         return self._programs(found.threads(), tuple(specs), tuple(attrs.items()))
 
@@ -66,7 +66,7 @@ class TwoKernels:
         found, attrs = library(), dict(items)
         assert found is not None, "asked only where it is there"
         outs = self._infer(specs, **attrs)
-        if not fits(outs):
+        if not _fits(outs):
             return None
         found.use_threads(threads)
         try:
@@ -183,9 +183,7 @@ def _widened(kernel: Callable[..., None]) -> Callable[..., None]:
     """Return ``kernel`` for factors in bfloat16 too; to widen them is exact."""
 
     def run(xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any) -> None:
-        which = [
-            i for i, a in enumerate(ins) if a.dtype.itemsize == 2 and is_narrow(Spec.of(a))
-        ]
+        which = [i for i, a in enumerate(ins) if is_narrow(a)]
         if which:
             ins = list(ins)
             for i, room in zip(which, scratch[: len(which)], strict=True):
@@ -205,6 +203,25 @@ def _copied(copies: Sequence[tuple[Any, Any]], run: Callable[[], None]) -> None:
 def _plain(array: Any) -> bool:
     """Return whether the address of ``array`` says where its elements are."""
     return bool(array.flags.c_contiguous and array.flags.aligned)
+
+
+def _fits(specs: Sequence[Spec], factors: int = 0) -> bool:
+    """Return whether oneDNN may be asked for kernels of such arrays.
+
+    The first ``factors`` arrays may be bfloat16, all of them, if the CPU can multiply that.
+    """
+    names = [s.dtype.name for s in specs]
+    narrow = names[:factors].count(NARROW)
+    if narrow:
+        found = library()
+        known = narrow == factors and found is not None and found.narrow
+    else:
+        known = names[0] == "float32"
+    return (
+        known
+        and NARROW not in names[factors:]
+        and all(n in DTYPES and s.size > 0 for n, s in zip(names, specs, strict=True))
+    )
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from hpctrain.graph.capture import capture, capture_gradient
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.passes import EXACT, FUSED, optimise
 from hpctrain.graph.plan import Plan, make_plan
+from hpctrain.graph.precision import narrow
 from hpctrain.parallel.together import Combine
 
 __all__ = [
@@ -53,12 +54,15 @@ class Objective:
     together : Combine or None
         What layers of ``net`` ask for statistics over all ranks. Then every rank runs the plan
         of every part of a step, for who has no sample of it by `hpctrain.parallel.together`.
+    narrow : bool
+        Whether products take their factors in bfloat16: see `hpctrain.graph.precision`.
     """
 
     net: Callable[..., Any]
     loss: Callable[..., Any]
     correct: Callable[..., Any] | None = None
     together: Combine | None = None
+    narrow: bool = False
 
     def __call__(self, inputs: Sequence[Any], targets: Sequence[Any]) -> tuple[Any, ...]:
         """Return the losses, then the number of right answers, then the outputs."""
@@ -138,7 +142,8 @@ def training_graph(
     def function(*tensors: Any) -> tuple[Any, ...]:
         return objective(tensors[:count], tensors[count:])[:2]
 
-    return capture_gradient(function, [*specs[0], *specs[1]], leaves, wanted, device)
+    graph = capture_gradient(function, [*specs[0], *specs[1]], leaves, wanted, device)
+    return narrow(graph) if objective.narrow else graph
 
 
 def evaluation_graph(
@@ -153,4 +158,5 @@ def evaluation_graph(
     def function(*tensors: Any) -> tuple[Any, ...]:
         return objective(tensors[:count], tensors[count:])
 
-    return capture(function, [*specs[0], *specs[1]], leaves, device, training=False)
+    graph = capture(function, [*specs[0], *specs[1]], leaves, device, training=False)
+    return narrow(graph) if objective.narrow else graph
