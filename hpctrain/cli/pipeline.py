@@ -20,14 +20,15 @@ from hpctrain.parallel.micro import most_samples
 from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline import Pipeline, summing
 from hpctrain.parallel.pipeline_recipe import WIRE, wire_lane
-from hpctrain.parallel.pipeline_times import bubble_formula
+from hpctrain.parallel.pipeline_times import bubble_formula, simulate
 from hpctrain.parallel.stage_state import StageState
 from hpctrain.parallel.staged import Layout, StagedModel
 from hpctrain.trace import Recorder
 from hpctrain.train.console import Console
 
 __all__ = [
-    "Place", "banner", "lanes", "layout_of", "mesh_of", "replica", "step_of", "tell",
+    "Place", "banner", "count_idle", "lanes", "layout_of", "mesh_of", "replica", "step_of",
+    "tell",
 ]  # fmt: skip
 
 
@@ -163,3 +164,17 @@ def tell(console: Console, step: Any, recorder: Recorder) -> None:
         step.moves.recorder = recorder
         for line in step.model.describe().splitlines():
             console.line(f"  {line}")
+
+
+def count_idle(step: Any, recorder: Recorder) -> None:
+    """Put the bubble of the last step into a trace, beside what is expected; collective."""
+    if not isinstance(step, Pipeline):
+        return
+    timeline, layout = step.timeline(), step.model.layout
+    if step.rank == 0 and timeline.ranks[0]:
+        count = len({span.action.micro for span in timeline.ranks[0]})
+        size = layout.ranks, count, layout.chunks
+        expected = simulate(step.plan(count), timeline.times(*step.message)).bubble
+        recorder.counter("bubble", timeline.bubble)
+        recorder.counter("bubble expected from its times", expected)
+        recorder.counter("bubble of the papers", bubble_formula(layout.schedule, *size))

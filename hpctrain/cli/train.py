@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hpctrain import backend, engine
@@ -127,6 +128,7 @@ def _train(config: Config, world: World) -> Outcome:
                 lanes,
                 world,
                 run_dir.trace / "trace.json" if run_dir else None,
+                partial(pipeline.count_idle, step, recorder),
             ),
             _settings(config),
         )

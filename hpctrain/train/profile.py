@@ -1,5 +1,6 @@
 """A timeline of some steps: every rank records, rank 0 writes one file on one clock."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from hpctrain.comm.clock import offsets
@@ -42,6 +43,8 @@ class Profile:
     world : World
     path : Path or None
         Rank 0's; the others may pass None.
+    closing : callable, optional
+        Called at the end of the recording, before it is closed; may be collective.
     """
 
     def __init__(
@@ -51,12 +54,14 @@ class Profile:
         engine: Engine,
         world: World,
         path: Path | None,
+        closing: Callable[[], None] | None = None,
     ) -> None:
         self._steps = steps
         self._recorder = recorder
         self._engine = engine
         self._world = world
         self._path = path
+        self._closing = closing
 
     def before(self, done: int) -> None:
         """Start or end the recording, if it is time; ``done`` steps have been pushed.
@@ -77,6 +82,8 @@ class Profile:
         if self._steps is None or not self._recorder.enabled:
             return
         self._engine.wait_all()
+        if self._closing is not None:
+            self._closing()
         self._recorder.enabled = False
         self._steps = None
         self._write()

@@ -1,5 +1,7 @@
 """Runs in stages: the numbers of one rank, on every mesh, and from one mesh to another."""
 
+import json
+
 import numpy as np
 import pytest
 from launched import records
@@ -43,6 +45,13 @@ def compare(arrays, expected, exact=False):
             )
 
 
+def traced(path):
+    """The names of the rows of a trace, and those of its counters."""
+    events = json.loads(path.read_text())["traceEvents"]
+    rows = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    return rows, {e["name"] for e in events if e["ph"] == "C"}
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The folder of the run on one rank, once it was asked for."""
@@ -63,7 +72,7 @@ def reference(train, alone):
 def test_a_run_in_stages_gives_the_numbers_of_one_rank(train, tmp_path, reference, name):
     ranks, mesh = MESHES[name]
 
-    ended = train(ranks, **EXACT, **mesh).end()
+    ended = train(ranks, **EXACT, **mesh, **{"run.profile": "3:5"}).end()
 
     assert (ended.code, ended.err) == (0, "")
     assert "stage  layers" in ended.out
@@ -73,18 +82,25 @@ def test_a_run_in_stages_gives_the_numbers_of_one_rank(train, tmp_path, referenc
     assert state["values"] == pytest.approx(wanted["values"], rel=1e-9)
     rows = records(tmp_path / "runs/mnist/metrics.jsonl")
     assert [r["step"] for r in rows if r["kind"] == "step"] == list(range(1, 22))
+    shares = [(r["bubble"], r["expected"]) for r in rows if r["kind"] == "step"]
+    assert all(0 <= share < 1 for pair in shares for share in pair)
+    assert sum(share > 0 for pair in shares for share in pair) > len(shares)
+    assert " expected 0." in ended.out
+    stages, counters = traced(tmp_path / "runs/mnist/trace/trace.json")
+    chunks = mesh.get("parallel.chunks", 1)
+    assert {f"stage {n}" for n in range(mesh["parallel.pipeline"] * chunks)} <= stages
+    assert {"bubble", "bubble expected from its times", "bubble of the papers"} <= counters
 
 
-def test_a_checkpoint_goes_on_on_another_mesh(train, tmp_path, reference):
-    """Four replicas, then two of two stages, then four stages."""
+def test_a_checkpoint_goes_on_on_another_mesh(train, tmp_path, reference, alone):
+    """One rank, then two replicas of two stages, then four stages."""
     steps = [
-        (4, {"run.name": "first", "run.max_steps": 7}),
-        (4, {"run.name": "second", "run.max_steps": 14, "parallel.pipeline": 2}),
-        (4, {"run.name": "third", "parallel.pipeline": 4}),
+        {"run.name": "second", "run.max_steps": 14, "parallel.pipeline": 2},
+        {"run.name": "third", "parallel.pipeline": 4},
     ]
-    origin = "never"
-    for ranks, settings in steps:
-        ended = train(ranks, **EXACT, **settings, **{"run.resume": origin}).end()
+    origin = alone["folder"] / "runs/mnist/checkpoints/step-00000007"
+    for settings in steps:
+        ended = train(4, **EXACT, **settings, **{"run.resume": origin}).end()
         assert (ended.code, ended.err) == (0, "")
         origin = tmp_path / "runs" / settings["run.name"]
 
@@ -92,7 +108,7 @@ def test_a_checkpoint_goes_on_on_another_mesh(train, tmp_path, reference):
 
 
 @pytest.mark.parametrize("norm", ["false", "true"])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(train, tmp_path, tmp_path_factory, norm):
+def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(train, tmp_path, norm):
     """With dropout or with running statistics, which each replica has its own of."""
     model = {"model.args.norm": norm} if norm == "true" else {"model.args.dropout": 0.5}
     settings = {
@@ -103,18 +119,15 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(train, tmp_path, tmp_path_fa
         **model,
     }
     del settings["model.args.hidden"]
-    other = tmp_path_factory.mktemp("whole")
-    whole = train(4, folder=other, **settings).end()
+    whole = train(4, **settings).end()
     assert (whole.code, whole.err) == (0, "")
+    origin = tmp_path / "runs/mnist/checkpoints/step-00000007"
 
-    limits = {"run.name": "first", "run.max_steps": 7}
-    first = train(4, **settings, **limits).end()
-    assert (first.code, first.err) == (0, "")
-    origin = {"run.resume": tmp_path / "runs/first", "run.name": "second"}
-    second = train(4, **settings, **origin).end()
+    second = train(4, **settings, **{"run.resume": origin, "run.name": "second"}).end()
 
     assert (second.code, second.err) == (0, "")
-    compare(last(tmp_path, "second")[0], last(other)[0], exact=True)
+    assert "step 8/21" in second.out and "step 7/21" not in second.out
+    compare(last(tmp_path, "second")[0], last(tmp_path)[0], exact=True)
 
 
 def test_ranks_that_are_no_multiple_of_the_stages_are_refused(train):
