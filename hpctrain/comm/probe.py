@@ -23,8 +23,8 @@ from hpctrain.comm.request import call
 __all__ = ["Spare", "slowdown", "spare_core"]
 
 LIMIT = 1.10  # a shared core shows as 1.5 to 2; noise of a quiet machine stays below 1.05
-_TIMES = (3, 5)  # at least and at most
-_PATIENCE_S = 0.15  # then the fewest will do
+_TIMES = (7, 11)  # at least and at most
+_PATIENCE_S = 0.25  # then the fewest will do
 _WORK_S = 0.008  # longer than the time for which Linux lets a thread run before the next
 _SETTLE_S = 0.002
 _SIDE = 256  # of the matrices: a product of some 0.3 ms, in cache
@@ -65,7 +65,7 @@ def spare_core(group: Group, pause_s: float = 0.0) -> Spare:
     """Find out whether every rank has a core free for a communication thread; collective.
 
     All ranks work at the same time, alone and beside a thread that waits for a message,
-    three to five times in turns.
+    seven to eleven times in turns.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def spare_core(group: Group, pause_s: float = 0.0) -> Spare:
 
     Notes
     -----
-    Takes about 0.1 s, and up to 0.3 s where cores are shared.  What else runs on the machine
+    Takes about 0.25 s, and up to 0.5 s where cores are shared.  What else runs on the machine
     counts, too: ask again when that may have changed.
     """
     threads = np.array([MPI.Query_thread() >= MPI.THREAD_MULTIPLE], np.int64)

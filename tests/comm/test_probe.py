@@ -32,7 +32,7 @@ def given_times(monkeypatch, alone, beside):
 
 @pytest.mark.parametrize(("beside", "free"), [(1.09, True), (1.11, False), (0.9, True)])
 def test_a_tenth_is_allowed(world, monkeypatch, beside, free):
-    given_times(monkeypatch, [1.0] * 5, [beside] * 5)
+    given_times(monkeypatch, [1.0] * 11, [beside] * 11)
 
     found = spare_core(world)
 
@@ -41,7 +41,7 @@ def test_a_tenth_is_allowed(world, monkeypatch, beside, free):
 
 
 def test_one_slow_rank_decides_for_all(world, monkeypatch):
-    given_times(monkeypatch, [1.0] * 5, [2.0 if world.rank == world.size - 1 else 1.0] * 5)
+    given_times(monkeypatch, [1.0] * 11, [2.0 if world.rank == world.size - 1 else 1.0] * 11)
 
     assert spare_core(world) == Spare(False, 2.0)
 
