@@ -156,13 +156,13 @@ class DataParallel:
         specs = tuple(inputs), tuple(targets)
         bound = self._bound.get(specs)
         if not self.order:
-            split = self.transport.part if self.transport and self.options.sharded else None
-            parts = bound.plan, self.state, self.optimizer, split
-            found = tables(self.group, *parts) if self.way.rows is not None else {}
+            sharded = self.options.sharded and self.transport is not None
+            parts = bound.plan, self.state, self.optimizer, self.way, sharded
+            found = tables(self.group, *parts)
             if found:
                 self._build(found)
                 bound = self._bound.get(specs)
-            if split is not None:
+            if sharded:
                 self.state.shard(self._exchange.own)
             final = [s for segment in bound.segments for s in segment.final]
             empty = {s.index for s in self.state.flat.slices} - {*final, 0}

@@ -4,12 +4,13 @@ Where each rank updates a part of a table, a row goes to the rank that has it. W
 are the same rows, if the update changes no others, and else the parts as of any slice.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpctrain.comm.compress import Codec
 from hpctrain.comm.group import Group
 from hpctrain.comm.link import bytes_sent
 from hpctrain.comm.rows import Rows, rows_bytes
@@ -19,6 +20,7 @@ from hpctrain.graph.rows import rows_of_outputs
 from hpctrain.optim import Optimizer
 from hpctrain.parallel.flat import FlatParameters, Slice
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.ways import Way
 from hpctrain.parallel.work import Work
 
 __all__ = ["RowSlices", "Table", "tables"]
@@ -55,11 +57,17 @@ class Table(NamedTuple):
         to_all = rows_bytes(self.touched, self.width, itemsize, ranks)
         if not self.parts:
             return to_all
-        return to_all // ranks + (to_all if self.back else self.whole(itemsize, ranks) // 2)
+        whole = bytes_sent(self.height * self.width * itemsize, ranks)
+        return to_all // ranks + (to_all if self.back else whole // 2)
 
-    def whole(self, itemsize: int, ranks: int) -> int:
+    def whole(self, itemsize: int, ranks: int, codec: Codec | None = None) -> int:
         """Return how many bytes a rank sends without regard to rows."""
-        return bytes_sent(self.height * self.width * itemsize, ranks)
+        count = self.height * self.width
+        plain = bytes_sent(count * itemsize, ranks)
+        if codec is None:
+            return plain
+        coded = bytes_sent(codec.nbytes(count), ranks)
+        return (coded + plain) // 2 if self.parts else coded
 
     def by_rows(self) -> "Table":
         """Return the table with parts of whole rows, of which touched ones come back."""
@@ -69,11 +77,7 @@ class Table(NamedTuple):
 
 
 def tables(
-    group: Group,
-    plan: Plan,
-    state: ModelState,
-    optimizer: Optimizer,
-    split: Callable[[int], slice] | None = None,
+    group: Group, plan: Plan, state: ModelState, optimizer: Optimizer, way: Way, sharded: bool
 ) -> dict[int, Table]:
     """Return the parameters, by place, whose gradients travel in fewer bytes as rows.
 
@@ -86,20 +90,24 @@ def tables(
     state : ModelState
     optimizer : Optimizer
         Tells whether rows that no rank has touched change.
-    split : callable, optional
-        Returns this rank's part of so many elements, where each rank updates a part.
+    way : Way
+    sharded : bool
+        Whether each rank updates a part.
     """
+    if way.rows is None or way.transport is None:
+        return {}
     flat, p, decay, factors = state.flat, group.size, optimizer.weight_decay, state.factors()
     ends, itemsize, found = [*flat.offsets[1:], flat.total], flat.dtype.itemsize, {}
     for place, *numbers in group.bcast_obj(_tall(plan, flat), 0):
         table = Table(*numbers)
-        if split is not None:
-            mine, size = split(ends[place] - flat.offsets[place]), flat.sizes[place]
+        if sharded:
+            size = flat.sizes[place]
+            mine = way.transport.part(ends[place] - flat.offsets[place])
             parts = group.allgather_obj([min(mine.start, size), min(mine.stop, size)])
             table = table._replace(parts=tuple((a, b) for a, b in parts))
             if optimizer.rests(decay * factors[place][1]):
                 table = min(table, table.by_rows(), key=lambda t: t.nbytes(itemsize, p))
-        if table.nbytes(itemsize, p) < table.whole(itemsize, p):
+        if table.nbytes(itemsize, p) < table.whole(itemsize, p, way.codec):
             found[place] = table
     return found
 

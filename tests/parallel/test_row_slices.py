@@ -8,9 +8,11 @@ from replicas import SCHEDULE, Model, parameters, share
 
 from hpctrain import ops
 from hpctrain.autograd import Tensor, record
+from hpctrain.comm.compress import codec
 from hpctrain.engine import create
 from hpctrain.optim import SGD, Adam
 from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.rows import Table
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import connect
 from hpctrain.parallel.work import Options, Work
@@ -204,3 +206,16 @@ def test_rows_come_back_where_that_is_fewer_bytes(world):
 
         assert sent < 1.1 * back + (world.size - 1) * 6 * 40
         assert sent < step.way.wire_bytes(piece.stop - piece.start, 8)
+
+
+@pytest.mark.serial
+def test_rows_are_compared_with_what_a_codec_would_send():
+    table, coded = Table(0, 1000, 64, 100), codec("2bit")
+
+    assert table.nbytes(4, 2) == 100 * (256 + 8)
+    assert (table.whole(4, 2), table.whole(4, 2, coded)) == (256_000, 16_000)
+    # Parts come back as they are, whatever compresses the gradient.
+    parts = table._replace(parts=((0, 32_000), (32_000, 64_000)))
+    assert parts.whole(4, 2, coded) == (16_000 + 256_000) // 2
+    assert parts.nbytes(4, 2) == 50 * 264 + 128_000
+    assert parts.by_rows().nbytes(4, 2) == 50 * 264 + 100 * 264
