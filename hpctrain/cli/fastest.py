@@ -1,0 +1,89 @@
+"""The fastest way that this machine has to multiply matrices, or to convolve, by shapes."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from hpctrain.autograd import Spec, primitive
+from hpctrain.ops.dnnl import library
+from hpctrain.ops.dnnl_program import Builder
+
+__all__ = ["fastest_conv", "fastest_product"]
+
+_SRC, _DST, _WEIGHTS, _WEIGHTS_LAYOUT = 1, 17, 33, 131
+_TRIES, _SECONDS = 15, 0.3
+
+
+def fastest_product(rows: int, depth: int, columns: int, a_flip: bool, b_flip: bool) -> float:
+    """Return the least seconds of a product, its first or second factor transposed."""
+    return _fastest_product(rows, depth, columns, bool(a_flip), bool(b_flip))
+
+
+@functools.cache
+def _fastest_product(rows: int, depth: int, columns: int, a_flip: bool, b_flip: bool) -> float:
+    rng = np.random.default_rng(0)
+    a = _random(rng, (depth, rows) if a_flip else (rows, depth))
+    b = _random(rng, (columns, depth) if b_flip else (depth, columns))
+    a, b = a.T if a_flip else a, b.T if b_flip else b
+    out = np.empty((rows, columns), np.float32)
+    ways: list[Callable[[], Any]] = [functools.partial(np.matmul, a, b, out)]
+    ways += _ways(a, b, out)
+    return min(map(_least, ways))
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    return rng.standard_normal(shape, np.float32)
+
+
+def _least(run: Callable[[], Any]) -> float:
+    """Return the least time of some runs."""
+    run()
+    least, spent, tries = math.inf, 0.0, 0
+    while tries < 3 or (tries < _TRIES and spent < _SECONDS):
+        begun = perf_counter()
+        run()
+        taken = perf_counter() - begun
+        least, spent, tries = min(least, taken), spent + taken, tries + 1
+    return least
+
+
+def _ways(a: Any, b: Any, out: Any) -> Iterator[Callable[[], Any]]:
+    """Yield oneDNN's ways: the second factor as it lies, packed in the call, packed before."""
+    found = library()
+    if found is None:
+        return
+    found.use_threads(1)
+    descs = [found.matrix(x.shape, [s // x.itemsize for s in x.strides]) for x in (a, b, out)]
+    for taken in (descs[1], found.free_layout(b.shape)):
+        try:
+            made = found.kernel(
+                found.lib.dnnl_matmul_primitive_desc_create,
+                *(found.engine, descs[0], taken, found.ffi.NULL, descs[2]),
+            )
+        except NotImplementedError:
+            continue
+        build = Builder(found, descs)
+        place = build.taken(1, found.chosen(made, _WEIGHTS_LAYOUT))
+        build.call(made, [(_SRC, 0), (_WEIGHTS, place), (_DST, 2)])
+        program = build.program(1)
+        bound = program.bound([a, b, out], np.empty(program.nbytes, np.uint8))
+        yield bound.run
+        bound.run()
+        yield functools.partial(bound.run, bound.calls[-1:])
+
+
+@functools.cache
+def fastest_conv(name: str, specs: tuple[Spec, ...], attrs: Any) -> float:
+    """Return the least seconds of a row of convolution, alone, images channels last."""
+    row, given = primitive(name), dict(attrs)
+    rng = np.random.default_rng(0)
+    ins = [_random(rng, s.shape) for s in specs]
+    outs = [np.empty(s.shape, s.dtype) for s in row.infer(specs, **given)]
+    wanted = row.scratch(specs, **given) if row.scratch else ()
+    scratch = [np.empty(s.shape, s.dtype) for s in wanted]
+    run = row.bind(np, ins, outs, scratch, **given) if row.bind else None
+    return _least(run or functools.partial(row.kernel, np, ins, outs, scratch, **given))
