@@ -110,16 +110,17 @@ class Pipeline(DataParallel):
         if options.sharded and mesh.data.size > 1:
             state.shard(self._exchange.own)
         norms = None
-        self._groups = [mesh.pipeline.dup(), mesh.pipeline.dup()]
+        self._groups = [mesh.pipeline.dup(), mesh.replica.dup()]
         if options.clip_norm or options.skip:
-            norms = (mesh.whole if state.sharded else mesh.pipeline).dup()
+            norms = (mesh.whole if state.sharded else mesh.replica).dup()
             self._groups.append(norms)
         self.moves = PipelineActions(
             state, self.optimizer, self.schedule, options, self._exchange, self.way.sums, norms
         )
         self.ties = self._tie()
         self.parcels = Parcels(self._groups[0], state.device, options.pause_s)
-        self.moves.join(self._groups[1], self.parcels, self.ties)
+        self.moves.meet(self._groups[1], leads=mesh.place.tensor == 0)
+        self.moves.join(self.parcels, self.ties)
         self._actions = self.moves
         again = options.memory.recompute != "off"
         self.stages = RankStages(self.model, state, self.rank, options.fuse, again)
@@ -142,8 +143,13 @@ class Pipeline(DataParallel):
                     groups[own[place]] = group
                     if self.rank != homes[0]:
                         elsewhere.add(own[place])
-        numbers = tuple(map(self.model.names.index, self.state.names))
-        return Ties(groups, frozenset(elsewhere), numbers, len(self.model.names))
+        count = len(self.model.names)
+        first = self.mesh.place.tensor * count
+        numbers = tuple(
+            first + self.model.names.index(name) if counted else -1
+            for name, counted in zip(self.state.names, self.state.counted, strict=True)
+        )
+        return Ties(groups, frozenset(elsewhere), numbers, self.mesh.shape.tensor * count)
 
     def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
         """Plan the stages for a shape of batch, that of one replica; collective at first."""

@@ -6,24 +6,24 @@ from typing import Any
 import numpy as np
 
 from hpctrain import backend
-from hpctrain.comm.group import Group
 from hpctrain.comm.progress import Log
 from hpctrain.comm.request import Handle
 from hpctrain.optim import sum_of_squares
-from hpctrain.parallel.actions import Actions, Turn
+from hpctrain.parallel.actions import Turn
 from hpctrain.parallel.bound import DRAWS
 from hpctrain.parallel.bound_stage import BoundStage, Span
 from hpctrain.parallel.bubble import summary
 from hpctrain.parallel.parcels import Parcels
 from hpctrain.parallel.pipeline_moves import Move, Ties
 from hpctrain.parallel.pipeline_times import Span as Timed
+from hpctrain.parallel.telling import Telling
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, RIDERS, STOP
 from hpctrain.trace import Recorder
 
 __all__ = ["PipelineActions"]
 
 
-class PipelineActions(Actions):
+class PipelineActions(Telling):
     """Carries out the items of a pipeline; made like `Actions`, then joined to the others.
 
     Attributes
@@ -38,22 +38,18 @@ class PipelineActions(Actions):
         Is told of the actions of each step, so that a rank that waits too long is seen.
     """
 
-    def join(self, line: Group, parcels: Parcels, ties: Ties) -> None:
-        """Learn how to reach the other ranks of the pipeline.
+    def join(self, parcels: Parcels, ties: Ties) -> None:
+        """Learn how to reach the other ranks of the pipeline; after `meet`.
 
         Parameters
         ----------
-        line : Group
-            All of them, for what `tell` sums; used by nothing else.
         parcels : Parcels
         ties : Ties
         """
         flat = self.state.flat
-        self._line, self._parcels, self._ties = line, parcels, ties
+        self._parcels, self._ties = parcels, ties
         self._squares = np.zeros(ties.count)
-        self._told = np.zeros(RIDERS)
         self._tying: dict[int, Handle] = {}
-        self._telling = Handle()
         self._tally = backend.empty((RIDERS,), flat.dtype, flat.device)
         self._done: set[Span] = set()  # where the sums of this step have begun
         self.timed: list[Timed] = []
@@ -74,7 +70,8 @@ class PipelineActions(Actions):
             for place in piece.parameters if piece.index not in self._ties.elsewhere else ():
                 a, b = flat.offsets[place], flat.offsets[place] + flat.sizes[place]
                 part = self._grads[max(a, first) : max(first, min(b, end))]
-                self._squares[self._ties.numbers[place]] += sum_of_squares(part)
+                if self._ties.numbers[place] >= 0:
+                    self._squares[self._ties.numbers[place]] += sum_of_squares(part)
 
     def open(self, move: Move, _: int) -> None:
         """Begin a step."""
@@ -197,24 +194,6 @@ class PipelineActions(Actions):
         """Wait for that sum on this lane."""
         self.meter.exposed(index, self._tying[index].wait, self.options.pause_s)
 
-    def tell(self, turn: Turn, _: int) -> None:
-        """Start to sum what all stages have to tell."""
-        self._told[:] = backend.to_host(self._grads[:RIDERS])
-        self._telling = self._line.iallreduce(self._told)
-
-    def told(self, turn: Turn, _: int) -> Any:
-        """Look after these sums."""
-        return _Then(self._telling, self._heard)
-
-    def wait_told(self, turn: Turn, _: int) -> None:
-        """Wait for these sums on this lane."""
-        self.meter.exposed(0, self._telling.wait, self.options.pause_s)
-        self._heard()
-
-    def _heard(self) -> None:
-        xp = backend.module_of(self._grads)
-        self._grads[:RIDERS] = xp.asarray(self._told, self._grads.dtype)
-
     def _stage(self, move: Move) -> BoundStage:
         assert move.stage is not None, "an action has a stage"
         return move.stage
@@ -251,16 +230,3 @@ class PipelineActions(Actions):
         if self.recorder is not None and self.recorder.enabled:
             name = f"{kind}{action.micro}"
             self.recorder.span(f"stage {action.stage}", name, began, ended)
-
-
-class _Then:
-    """A message under way, and what is done when it has come."""
-
-    def __init__(self, pending: Handle, then: Any) -> None:
-        self._pending, self._then = pending, then
-
-    def test(self) -> bool:
-        done = self._pending.test()
-        if done:
-            self._then()
-        return done

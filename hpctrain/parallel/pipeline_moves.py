@@ -49,9 +49,10 @@ class Ties:
     elsewhere : frozenset of int
         Those of these slices that an earlier rank counts in the norm of the gradient.
     numbers : tuple of int
-        Of the trained parameters of this rank within the whole model.
+        Of the trained parameters of this rank within the whole model; -1 for those that
+        another rank of its team counts.
     count : int
-        Parameters of that.
+        How many numbers there are.
     """
 
     groups: Mapping[int, Group] = field(default_factory=dict)

@@ -6,7 +6,7 @@ that plans a step, so that gradients follow from those of the operations, as eve
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,9 @@ from hpctrain.parallel.share_moves import elementwise
 from hpctrain.parallel.share_rules import RULES, everywhere
 from hpctrain.parallel.shares import Again, Forms, Share
 
-__all__ = ["Division", "SharedObjective", "divide", "local_parameters", "take_part"]
+__all__ = [
+    "Division", "SharedObjective", "divide", "local_parameters", "shared", "take_part",
+]  # fmt: skip
 
 Specs = tuple[Sequence[Spec], Sequence[Spec]]
 
@@ -72,25 +74,27 @@ class SharedObjective(Objective):
 
     Attributes
     ----------
+    plain : Objective
+        That of the whole model.
     whole : sequence of Tensor
         Parameters of the whole model, of which only shapes are looked at.
     mine : sequence of Tensor
         This rank's parts of them.
-    division : Division or None
-    team : Team or None
+    division : Division
+    team : Team
     """
 
-    whole: Sequence[Tensor] = ()
-    mine: Sequence[Tensor] = ()
-    division: Division | None = None
-    team: Team | None = None
+    plain: Objective = field(kw_only=True)
+    whole: Sequence[Tensor] = field(kw_only=True)
+    mine: Sequence[Tensor] = field(kw_only=True)
+    division: Division = field(kw_only=True)
+    team: Team = field(kw_only=True)
 
     def __call__(self, inputs: Sequence[Any], targets: Sequence[Any]) -> tuple[Any, ...]:
         """Return the losses, then the number of right answers, then the outputs, all whole."""
-        assert self.division is not None and self.team is not None, "made by divide"
         specs = [t.spec for t in inputs], [t.spec for t in targets]
         device, training = inputs[0].device, is_training()
-        graph = _captured(self._plain(), specs, self.whole, device, training)
+        graph = _captured(self.plain, specs, self.whole, device, training)
         places = {leaf: place for place, leaf in enumerate(graph.leaves)}
 
         def part(leaf: int, cut: Cut | None) -> Any:
@@ -101,8 +105,19 @@ class SharedObjective(Objective):
         forms = Forms(self.team, part, cuts, patterns, self.division.sequence)
         return tuple(_carried_out(graph, forms, [*inputs, *targets], device))
 
-    def _plain(self) -> Objective:
-        return Objective(self.net, self.loss, self.correct, self.together)
+
+def shared(
+    objective: Objective,
+    whole: Sequence[Tensor],
+    mine: Sequence[Tensor],
+    division: Division,
+    team: Team,
+) -> SharedObjective:
+    """Return the share of this rank in an objective; see `SharedObjective`."""
+    same = {f.name: getattr(objective, f.name) for f in fields(objective)}
+    return SharedObjective(
+        **same, plain=objective, whole=whole, mine=mine, division=division, team=team
+    )
 
 
 def divide(

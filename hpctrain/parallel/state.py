@@ -93,6 +93,11 @@ class ModelState:
         return start - place
 
     @property
+    def counted(self) -> list[bool]:
+        """Whether this rank counts each trained parameter in sums over ranks."""
+        return [True] * len(self.names)
+
+    @property
     def sharded(self) -> bool:
         """Whether this rank has a part of the optimizer's state only."""
         return bool(self.parts)
