@@ -16,6 +16,7 @@ from hpctrain.comm.agree import agree
 from hpctrain.comm.compress import codec
 from hpctrain.comm.crew import Crew
 from hpctrain.comm.guard import agreed
+from hpctrain.comm.lasting import check_tolerance
 from hpctrain.comm.post import Post
 from hpctrain.comm.progress import Log
 from hpctrain.comm.stall import Watch
@@ -25,6 +26,7 @@ from hpctrain.engine import Engine
 from hpctrain.graph.native import available, compiler
 from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.losses import Losses, nobody_dies
 from hpctrain.parallel.program import Objective
 from hpctrain.parallel.serve import serve
 from hpctrain.parallel.served_parallel import ServedParallel
@@ -52,6 +54,8 @@ def terms_of(config: Config) -> Terms:
         staleness=e.staleness,
         compensation=e.compensation,
         debug=e.checksum,
+        tolerate=e.tolerate,
+        shared=not e.tolerate,  # who dies leaves memory behind that nobody may free
         codec=partial(
             codec,
             e.wire,
@@ -81,7 +85,10 @@ def train(
     facts : callable
         Returns what must be equal on all ranks.
     """
-    crew = Crew(world, config.exchange.servers)
+    tolerate = config.exchange.tolerate
+    if tolerate:
+        check_tolerance(world.library, os.environ)
+    crew = Crew(world, config.exchange.servers, lasts=tolerate > 0)
     outcome = _serve(config, crew, facts) if crew.serves else work(config, crew)
     crew.free()
     return outcome
@@ -102,9 +109,18 @@ def worker(  # noqa: PLR0913 (the parts that meet here)
     """Return the step of a worker; collective over all ranks."""
     agree(crew.whole.control, facts)
     terms = terms_of(config)
-    trade = Trade(Post(crew.post, terms.debug), terms, crew.control)
+    post, losses = _post(crew, terms)
+    trade = Trade(post, terms, crew.control, losses)
     way = replace(to_servers(trade, state, options), log=log)
     return ServedParallel(goal, state, optimizer, schedule, lanes, crew.control, options, way)
+
+
+def _post(crew: Crew, terms: Terms) -> tuple[Post, Losses]:
+    """Return what carries letters, and knows whom they no longer reach."""
+    post = Post(crew.post, terms.debug, crew.deaths)
+    if crew.deaths is None:
+        return post, nobody_dies()
+    return post, Losses(crew.deaths, crew.servers, terms.tolerate, crew.host_of)
 
 
 def end(step: DataParallel, outcome: Outcome) -> None:
@@ -137,7 +153,7 @@ def _serve(config: Config, crew: Crew, facts: Facts) -> Outcome:
         optimizer = build.optimizer(config)
         state = ModelState(net.collect_params(), optimizer)
         agree(crew.whole.control, facts(config, state))
-        post = Post(crew.post, terms.debug)
+        post, losses = _post(crew, terms)
         limit = time_left(config.run.time_limit, os.environ)
         with StopFlag(None, limit) as stop, watch:
             words: dict[str, Any] = serve(
@@ -150,5 +166,6 @@ def _serve(config: Config, crew: Crew, facts: Facts) -> Outcome:
                 crew.group,
                 lanes,
                 stop.requested,
+                losses,
             )
     return Outcome(words["finished"], {})

@@ -67,11 +67,13 @@ def lasting(comm: MPI.Intracomm, work: Callable[[MPI.Intracomm], T]) -> tuple[MP
         What ``work`` returned.
     """
     while True:
-        done = True
+        done = not comm.Get_failed().size
         try:
-            value = work(comm)
+            if done:
+                value = work(comm)
         except LostRankError:
             done = False
+        if not done:
             comm.Revoke()  # whoever still waits for the dead one is told so
         try:
             # One rank can have it done where another has not: they must not part.

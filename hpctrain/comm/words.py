@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,13 @@ def read(letter: Letter, source: int) -> Any:
     return words
 
 
-def hear(post: Post) -> tuple[int, Any]:
-    """Wait for words; return who says them, and what."""
+def hear(post: Post, look: Callable[[], object] = lambda: None) -> tuple[int, Any]:
+    """Wait for words; return who says them, and what.
+
+    ``look`` is called now and then meanwhile, and may raise.
+    """
     while True:
+        look()
         for source, letter, handle in post.arrivals(CONTROL, most=1):
             handle.wait()
             return source, read(letter, source)

@@ -67,6 +67,10 @@ class World:
         """All ranks: this, unless it stands for some of them."""
         return self
 
+    def recount(self) -> bool:
+        """Return whether ranks have been lost: none, unless this stands for some ranks."""
+        return False
+
     def finish(self) -> None:
         """Wait for all ranks, however long they take, and end cleanly; twice does nothing.
 

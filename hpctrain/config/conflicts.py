@@ -66,6 +66,10 @@ def _clipped(config: Config) -> bool:
     return config.optim.clip_norm > 0
 
 
+def _tolerant(config: Config) -> bool:
+    return config.exchange.tolerate > 0
+
+
 def _sync_bn(config: Config) -> bool:
     return config.parallel.sync_bn
 
@@ -172,6 +176,12 @@ CONFLICTS = (
     Conflict(
         (_served, _without_rounds, lambda c: c.optim.nonfinite == "skip"),
         _ROUNDLESS.format("optim.nonfinite = skip"),
+    ),
+    Conflict(
+        (_tolerant, lambda c: not (_served(c) and _without_rounds(c))),
+        "exchange.tolerate: got {exchange.tolerate} with exchange.kind = {exchange.kind} and "
+        "exchange.mode = {exchange.mode}, needed server and async or bounded, where nobody "
+        "waits for all; set it to 0, or choose these",
     ),
     Conflict(
         (_served, _without_rounds, _sync_bn),

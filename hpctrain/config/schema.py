@@ -181,6 +181,8 @@ class Exchange(Section, frozen=True):
     """as async, but no worker gets further ahead of the slowest than so many steps (bounded)"""
     compensation: NonNegative = 0.0
     """correction of late gradients by DC-ASGD, such as 0.04; 0: none (async, bounded)"""
+    tolerate: Count = 0
+    """workers that may die while the others go on (async, bounded; mpirun --with-ft ulfm)"""
     checksum: bool = False
     """check every message between workers and servers (server)"""
     slice_mib: NonNegative = 0.0

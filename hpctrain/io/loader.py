@@ -160,6 +160,15 @@ class Loader:
         self._free: list[_Slot] = []
         self.buffer_sets = 0
 
+    def share(self, rank: int, size: int) -> None:
+        """Take another part of each batch, from the next epoch on; between two epochs."""
+        part(0, rank, size)  # refuses a rank outside the group
+        self.rank, self.size = rank, size
+        self._capacity = part(
+            min(self.plan.batch, max(self.plan.n, 1)), 0, size, self.unit
+        ).stop
+        self._free.clear()  # these may be too small
+
     def epoch(self, epoch: int, step: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch from ``step`` on.
 

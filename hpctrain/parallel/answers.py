@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from hpctrain.comm.letter import Letter
 from hpctrain.comm.request import Handle
+from hpctrain.errors import LostRankError
 
 __all__ = ["Copies"]
 
@@ -18,14 +19,22 @@ class Copies:
     letter : Letter
     count : int
         How often `send` will be called.
+    lasts : bool
+        Go on when a worker has died.
     """
 
-    def __init__(self, letter: Letter, count: int) -> None:
-        self._letter, self._left = letter, count
+    def __init__(self, letter: Letter, count: int, lasts: bool = False) -> None:
+        self._letter, self._left, self.lasts = letter, count, lasts
 
-    def send(self, start: Callable[[], Handle]) -> "_Copy":
+    def send(self, start: Callable[[], Handle]) -> "_Copy | None":
         """Start to send it to one more."""
-        return _Copy(self, start())
+        try:
+            return _Copy(self, start())
+        except LostRankError:
+            if not self.lasts:
+                raise
+            self.sent()
+            return None
 
     def sent(self) -> None:
         """Note that one more has it."""
@@ -41,7 +50,12 @@ class _Copy:
         self._copies, self._handle = copies, handle
 
     def test(self) -> bool:
-        done = self._handle.test()
+        try:
+            done = self._handle.test()
+        except LostRankError:
+            if not self._copies.lasts:
+                raise
+            done = True
         if done:
             self._copies.sent()
         return done

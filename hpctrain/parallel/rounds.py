@@ -82,7 +82,7 @@ class Clocks:
     """
 
     def __init__(self, workers: Sequence[int], staleness: int | None = None) -> None:
-        self._workers = tuple(workers)
+        self._workers = list(workers)
         self._staleness = staleness
         self._last: dict[int, dict[int, int]] = {}
         self._held: dict[int, list[Release]] = {}
@@ -94,8 +94,25 @@ class Clocks:
         if worker not in last:
             raise CommError(f"server: got a push from rank {worker}, which is no worker")
         last[worker] = version
-        held = self._held.setdefault(key, [])
-        held.append(Release(worker, version))
+        self._held.setdefault(key, []).append(Release(worker, version))
+        return self._released(key)
+
+    def forget(self, worker: int) -> dict[int, list[Release]]:
+        """Wait for a worker no longer; return by slice the answers that may leave for that."""
+        self._workers.remove(worker)
+        found = {}
+        for key, last in self._last.items():
+            last.pop(worker)
+            held = [answer for answer in self._held[key] if answer.worker != worker]
+            self._held[key] = held
+            released = self._released(key) if last else []
+            if released:
+                found[key] = released
+        return found
+
+    def _released(self, key: int) -> list[Release]:
+        """Take out the answers that need not wait any longer."""
+        last, held = self._last[key], self._held[key]
         if self._staleness is None:
             self._held[key] = []
             return held
@@ -114,5 +131,17 @@ class Clocks:
         return not any(self._held.values())
 
     def reset(self) -> None:
-        """Forget all clocks: the workers begin at another step."""
+        """Forget all clocks: the workers begin at another step.
+
+        Raises
+        ------
+        CommError
+            If an answer is held back: it would never leave.
+        """
+        if not self.idle:
+            held = sorted({each.worker for held in self._held.values() for each in held})
+            raise CommError(
+                f"server: told to start while workers {held} wait for an answer, needed no "
+                "step under way; start on all workers, and go on when all have"
+            )
         self._last.clear()

@@ -10,6 +10,7 @@ from hpctrain.comm.words import hear
 from hpctrain.engine import Engine
 from hpctrain.errors import CommError
 from hpctrain.optim import Optimizer, Schedule, schedule
+from hpctrain.parallel.losses import Losses
 from hpctrain.parallel.near import shared
 from hpctrain.parallel.placement import place
 from hpctrain.parallel.served import Parts
@@ -38,17 +39,18 @@ class _Service:
             "figures": self.figures,
         }
 
-    def start(self, words: dict[str, Any]) -> None:
+    def start(self, words: dict[str, Any]) -> bool:
         """Go on at a step of a run."""
         self.parts.start(words["step"])
         self.parts.scale.load(words["scale"])
+        return True
 
     def fetch(self, words: dict[str, Any]) -> None:
         """Send this server's part of the optimizer's state to the first worker."""
         for array in self.parts.state.optimizer.values():
             self._post.group.send(array, self.parts.workers[0], STATE_TAG)
 
-    def store(self, words: dict[str, Any]) -> None:
+    def store(self, words: dict[str, Any]) -> bool:
         """Take parameters and the optimizer's state from the first worker."""
         state, source = self.parts.state, self.parts.workers[0]
         room = state.flat.weights[: sum(b - a for a, b in self.parts.spans)].copy()
@@ -58,6 +60,7 @@ class _Service:
         for array in state.optimizer.values():
             self._post.group.recv(array, source, STATE_TAG)
         self.parts.forget()
+        return True
 
     def change(self, words: dict[str, Any]) -> bool:
         """Go on with other settings."""
@@ -90,6 +93,7 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
     peers: Group,
     engine: Engine,
     wish: Callable[[], bool] = lambda: False,
+    losses: Losses | None = None,
 ) -> dict[str, Any]:
     """Keep a part of a model's parameters and update them, until the workers end.
 
@@ -110,6 +114,8 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
         With the lanes of `hpctrain.parallel.server.lanes_of_server`.
     wish : callable
         Returns whether this server has been asked to stop.
+    losses : Losses, optional
+        Workers that die while the others go on.
 
     Returns
     -------
@@ -128,7 +134,7 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
     state.shard(lambda piece: places[piece.index][post.rank])
     parts = Parts(state, optimizer, lr, options, terms, places, post, near)
     service = _Service(parts, post)
-    server = Server(parts, engine, peers, service.orders(), wish)
+    server = Server(parts, engine, peers, service.orders(), wish, losses)
     words = server.run()
     near.free()
     return words

@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 
 from hpctrain.comm.group import Group
+from hpctrain.comm.inbox import Inbox
 from hpctrain.comm.letter import Letter, Op
 from hpctrain.comm.post import CONTROL, PUSH, reply_tag
-from hpctrain.comm.request import Handle
 from hpctrain.comm.words import read, say
 from hpctrain.engine import Engine, LaneSpec
 from hpctrain.errors import CommError, ConfigError
 from hpctrain.parallel.answers import Copies
 from hpctrain.parallel.intake import Push
+from hpctrain.parallel.losses import Losses, nobody_dies
 from hpctrain.parallel.near import NEAR
 from hpctrain.parallel.rounds import Clocks, Release, Rounds
 from hpctrain.parallel.served import Parts
@@ -61,6 +62,8 @@ class Server:
         answer, or None. Called with nothing under way.
     wish : callable
         Returns whether this server has been asked to stop.
+    losses : Losses, optional
+        Workers that die; without it all ranks live, or MPI ends all.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class Server:
         peers: Group,
         orders: Mapping[str, Callable[[dict[str, Any]], Any]],
         wish: Callable[[], bool] = lambda: False,
+        losses: Losses | None = None,
     ) -> None:
+        self._losses = losses or nobody_dies()
         self.parts, self.engine, self.peers = parts, engine, peers
         self._post, self._orders, self._wish = parts.post, orders, wish
         self._sync = parts.terms.sync
@@ -82,7 +87,8 @@ class Server:
         self._summed: list[int] = []  # slices of the open round whose sum is pushed
         self._squares = np.zeros(len(parts.spans))
         self._figures = np.zeros((peers.size, 2))  # of each server: squares, bad ranks
-        self._coming: list[tuple[int, Letter, Handle]] = []
+        self._inbox = Inbox(parts.post, PUSH)
+        self._begun = self._wished = False  # the steps; a stop, by this server or another
         self._words: dict[str, Any] | None = None
         if not self._mine:
             raise ConfigError(
@@ -93,7 +99,7 @@ class Server:
     def run(self) -> dict[str, Any]:
         """Serve until a letter says ``stop``; return its words."""
         while self._words is None:
-            self.parts.news.wish = self._wish()
+            self._look_around()
             if not (self._receive() or self._listen()):
                 if self.engine.statistics().failures:
                     self.engine.wait_all()  # raises what a task has raised
@@ -101,21 +107,24 @@ class Server:
         self.engine.wait_all()
         return self._words
 
+    def _look_around(self) -> None:
+        """See who wishes to stop, and which workers have died: nobody waits for them then."""
+        if self._begun and not self._wished and self._wish():
+            self._wished = True
+            if self._post.rank:  # the first server speaks with the workers
+                say(self._post, 0, {"do": "wish"})
+        self.parts.news.wish = self._wished
+        for worker in self._losses.news():
+            for index, released in self._clocks.forget(worker).items():
+                self._push(self._answer_all, index, released, name="answer")
+
     def _receive(self) -> bool:
         """Take in what has come; return whether anything has."""
-        self._coming += self._post.arrivals(PUSH)
-        late: set[int] = set()
-        left = []
-        for source, letter, handle in self._coming:
-            # Letters of one worker are taken in their order.
-            if source in late or not handle.test():
-                late.add(source)
-                left.append((source, letter, handle))
-            else:
-                self._take(source, letter)
-        moved = len(left) < len(self._coming)
-        self._coming = left
-        return moved
+        letters = self._inbox.take(self._losses.ranks)
+        self._begun = self._begun or bool(letters)
+        for source, letter in letters:
+            self._take(source, letter)
+        return bool(letters)
 
     def _take(self, source: int, letter: Letter) -> None:
         """Decide what a letter leads to."""
@@ -228,6 +237,10 @@ class Server:
     def _apply(self, index: int, push: Push, newest: int, released: list[Release]) -> None:
         """Update by the gradient of one worker, and answer those who may go on."""
         self.parts.apply(index, push, newest, [worker for worker, _ in released])
+        self._answer_all(index, released)
+
+    def _answer_all(self, index: int, released: list[Release]) -> None:
+        """Answer workers that may go on, each its own push."""
         for worker, version in released:
             self._answer(index, version, (worker,))
 
@@ -247,7 +260,7 @@ class Server:
 
     def _send(self, index: int, version: int, workers: tuple[int, ...], whole: bool) -> None:
         letter = self.parts.value(index, version, workers[0], whole)
-        copies = Copies(letter, len(workers))
+        copies = Copies(letter, len(workers), self._losses.tolerate > 0)
         for worker in workers:
             self.engine.push(
                 partial(
@@ -265,6 +278,9 @@ class Server:
             handle.wait()
             words = read(letter, source)
             self.engine.wait_all()
+            if words["do"] == "wish":
+                self._wished = True
+                return True
             if words["do"] == "start":
                 self._clocks.reset()
             if words["do"] == "stop":

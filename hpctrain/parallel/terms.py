@@ -40,6 +40,8 @@ class Terms:
         Makes a codec for what travels, or returns None. Each is used by one thread.
     shared : bool
         Whether ranks of one host share memory, where nothing is encoded.
+    tolerate : int
+        How many workers may die while the others go on; not in mode ``sync``.
     """
 
     servers: int = 1
@@ -49,6 +51,7 @@ class Terms:
     debug: bool = False
     codec: Callable[[], Codec | None] = _plain
     shared: bool = True
+    tolerate: int = 0
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -59,6 +62,12 @@ class Terms:
             raise ConfigError(
                 f"exchange: got {self.servers} servers, staleness {self.staleness} and "
                 f"compensation {self.compensation:g}, needed at least 1, 0 and 0"
+            )
+
+        if self.tolerate and self.sync:
+            raise ConfigError(
+                f"exchange.tolerate: got {self.tolerate} in mode sync, whose rounds need every "
+                "worker, needed async or bounded; choose one of these, or tolerate none"
             )
 
     @property

@@ -10,6 +10,7 @@ from hpctrain.comm.post import Post
 from hpctrain.comm.words import hear, say
 from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.flat import FlatParameters
+from hpctrain.parallel.losses import Losses, nobody_dies
 from hpctrain.parallel.near import nobody
 from hpctrain.parallel.placement import Places, place
 from hpctrain.parallel.terms import Terms
@@ -29,6 +30,8 @@ class Trade:
     terms : Terms
     group : Group
         The workers. The first of them gives the servers orders, when all are ready for it.
+    losses : Losses, optional
+        Ranks that die while the others go on.
 
     Attributes
     ----------
@@ -38,8 +41,11 @@ class Trade:
         Memory that is shared with servers of this host.
     """
 
-    def __init__(self, post: Post, terms: Terms, group: Group) -> None:
+    def __init__(
+        self, post: Post, terms: Terms, group: Group, losses: Losses | None = None
+    ) -> None:
         self.post, self.terms, self.group = post, terms, group
+        self.losses = losses or nobody_dies()
         self.near = nobody()
         self.places: Places = []
         self._state_names: tuple[str, ...] = ()
@@ -80,14 +86,20 @@ class Trade:
     def ask(self, do: str, **words: Any) -> list[Any]:
         """Return what all servers say, on the first worker; nothing on the others."""
         self.order(do, **words)
-        if not self.leads:
-            return []
-        said = dict(hear(self.post) for _ in range(self.terms.servers))
+        return self._heard() if self.leads else []
+
+    def _heard(self) -> list[Any]:
+        """Return what each server says next."""
+        said = dict(hear(self.post, self.losses.news) for _ in range(self.terms.servers))
         return [said[server] for server in sorted(said)]
 
     def start(self, step: int, scale: Mapping[str, float]) -> None:
-        """Tell the servers which step comes next, and the loss scale."""
-        self.order("start", step=step, scale=dict(scale))
+        """Tell the servers which step comes next, and the loss scale; collective.
+
+        No worker goes on before all servers have heard of it: its gradients could come first.
+        """
+        self.ask("start", step=step, scale=dict(scale))
+        self.group.barrier()
 
     def change(
         self,
@@ -135,6 +147,8 @@ class Trade:
             for name in ("weights", *self._state_names):
                 part = np.concatenate([arrays[name][a:b] for a, b in spans])
                 self.post.group.send(part, server, STATE_TAG)
+        if self.leads:
+            self._heard()  # a gradient of another worker could come first
         self.group.barrier()
 
     def _spans(self) -> list[tuple[int, list[tuple[int, int]]]]:

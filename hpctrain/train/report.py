@@ -49,7 +49,7 @@ class Report:
         self._data_s = 0.0
         self._since = perf_counter()
         self._started = self._since
-        self._first = 0
+        self._first = self._told = 0  # step where the run begins; deaths told
         self._last = Position()
 
     def begin(self, at: Position) -> None:
@@ -140,6 +140,22 @@ class Report:
         change = f" (loss scale {scales[0]:.9g} -> {scales[1]:.9g})"
         self._console.line(f"step {at.step} skipped: {_whose(ranks)} is not finite{change}")
         self._record("skip", at, {}, ranks=ranks, loss_scale=scales[1])
+
+    def losses(self, at: Position, step: DataParallel) -> None:
+        """Say which ranks have died since the last call, on the rank that speaks."""
+        if self._world.rank or not isinstance(step, ServedParallel):
+            return
+        trade = step.trade
+        trade.losses.news()
+        for rank in trade.losses.ranks[self._told :]:
+            self._told += 1
+            left = trade.post.size - trade.terms.servers - self._told
+            self._console.line(
+                f"{trade.losses.name(rank)} has died, the other workers ({left}) go on; its "
+                f"records are theirs when epoch {at.epoch + 1} is over ({self._told} of "
+                f"{trade.losses.tolerate} deaths tolerated)"
+            )
+            self._record("death", at, {}, rank=rank)
 
     def epoch(self, at: Position, values: Mapping[str, float], step: DataParallel) -> None:
         """Report on a whole epoch and its evaluation."""

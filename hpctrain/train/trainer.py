@@ -143,6 +143,7 @@ class Trainer:
 
     def _epoch(self, stop: StopFlag) -> bool:
         """Make the steps that are left of an epoch; return whether to stop."""
+        self._divide()
         pending: deque[tuple[int, int]] = deque()
         stopping = False
         batches = self.train.epoch(self.at.epoch, self.at.batch)
@@ -164,6 +165,15 @@ class Trainer:
         self.profile.before(self.step.step_number)
         return stopping
 
+    def _divide(self) -> bool:
+        """Divide the records among the ranks that are left; return whether some are lost."""
+        lost = self.world.recount()
+        if lost:
+            for loader in (self.train, self.test):
+                if loader is not None:
+                    loader.share(self.world.rank, self.world.size)
+        return lost
+
     def _work(self, batch: Batch, loader: Loader) -> Work:
         return Work(
             batch.inputs,
@@ -177,6 +187,7 @@ class Trainer:
     def _take(self, number: int, batches: int) -> bool:
         """Take the result of a step, the same on every rank; return whether to stop."""
         result: StepResult = self.step.result(number)
+        self.report.losses(self.at, self.step)
         finite = math.isfinite(result.loss_sum)
         if not finite and not self.step.options.skip:
             raise NumericError(
@@ -204,6 +215,8 @@ class Trainer:
         state = self.step.state
         own = state.average_layers(self.step.group)
         self._check_finite()
+        self._divide()
+        self.report.losses(self.at, self.step)
         values = self._values(self.at, "train")
         if self.test is not None:
             values.update(self._values(self.evaluate(self.test), "test"))
@@ -247,13 +260,16 @@ class Trainer:
         Position
             Sums over all ranks: every record counts once, whatever the number of ranks.
         """
-        sums = np.zeros(3, np.float64)
-        for batch in loader.epoch(0):
-            if batch.count:
-                loss_sum, correct, _ = self.evaluator(self._work(batch, loader))
-                sums += [loss_sum, correct, batch.count]
-            batch.release()
-        self.step.group.allreduce(sums)
+        lost = True
+        while lost:  # again, if a rank has died and so its part is missing
+            sums = np.zeros(3, np.float64)
+            for batch in loader.epoch(0):
+                if batch.count:
+                    loss_sum, correct, _ = self.evaluator(self._work(batch, loader))
+                    sums += [loss_sum, correct, batch.count]
+                batch.release()
+            self.step.group.allreduce(sums)
+            lost = self._divide()
         return Position(loss_sum=sums[0], correct=sums[1], count=int(sums[2]))
 
 
