@@ -112,9 +112,10 @@ def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
     )
     waiting = traffic.waiting
     if waiting == "auto":
-        # Who is told how often to look is not to block.
-        spare = world.size > 1 and not traffic.pause_s and spare_core(world.control)
-        waiting = "blocking" if spare else "polling"
+        # Who is told how often to look is not to block. The masks of the processes may promise
+        # a core that another host or container has, but never hide one.
+        promised = world.size > 1 and found.cores >= 2 and not traffic.pause_s
+        waiting = "blocking" if promised and spare_core(world.control) else "polling"
     pause_s = traffic.pause_s or (PAUSE_SPARE_S if waiting == "blocking" else PAUSE_S)
     return replace(found, waiting=waiting, pause_s=pause_s)
 

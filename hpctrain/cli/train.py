@@ -102,7 +102,7 @@ def _train(config: Config, world: World) -> Outcome:
         run_dir = _run_dir(config, world, stack)  # when nothing is left that could be refused
         console = stack.enter_context(Console(world.rank, log=run_dir.log if run_dir else None))
         console.facts(
-            f"hpctrain: run {config.run.name}", _banner(world, step, train, threads, tuning)
+            f"hpctrain: run {config.run.name}", _banner(world, step, train, threads, (traffic.waiting, tuning))
         )
         pipeline.tell(console, step, recorder)
         saver = Saver(
@@ -250,7 +250,7 @@ def _settings(config: Config) -> Settings:
 
 
 def _banner(
-    world: World, step: DataParallel, loader: Any, threads: int, tuning: str
+    world: World, step: DataParallel, loader: Any, threads: int, how: tuple[str, str]
 ) -> dict[str, Any]:
     if isinstance(step, Pipeline):
         return pipeline.banner(world, step, loader, threads)
@@ -274,7 +274,7 @@ def _banner(
         + (f", {step.options.accumulate} to a step" if step.options.accumulate > 1 else ""),
         "exchange": f"{len(step.state.flat.slices)} slice(s), path {step.way.kind}, "
         f"{'overlapping' if step.options.overlap else 'after the backward pass'}"
-        + (f"; {tuning}" if tuning else "")
+        f", by a thread that is {'; '.join(word for word in how if word)}"
         if world.size > 1
         else None,
     }

@@ -121,6 +121,7 @@ def test_what_is_open_is_filled_in(world, spare):
     assert found.waiting == ("blocking" if blocking else "polling")
     assert found.pause_s == (PAUSE_SPARE_S if blocking else PAUSE_S)
     assert (found.slice_mib, found.fitted, found.cores) == (4.0, True, 2.0)
+    assert settled(Traffic(), world, 1.5).waiting == "polling"  # not one for each thread
     world.local_size = 0  # as seen from one of several hosts
     assert settled(Traffic(), world, 2.0).slice_mib == 1.0
 

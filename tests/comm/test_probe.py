@@ -28,11 +28,12 @@ def given_times(monkeypatch, alone, beside):
             return times.pop(0)
 
     monkeypatch.setattr(probe, "_Work", Given)
+    monkeypatch.setattr(probe, "_TIMES", (3, 3))
 
 
 @pytest.mark.parametrize(("beside", "free"), [(1.09, True), (1.11, False), (0.9, True)])
 def test_a_tenth_is_allowed(world, monkeypatch, beside, free):
-    given_times(monkeypatch, [1.0] * 11, [beside] * 11)
+    given_times(monkeypatch, [1.0] * 3, [beside] * 3)
 
     found = spare_core(world)
 
@@ -41,13 +42,14 @@ def test_a_tenth_is_allowed(world, monkeypatch, beside, free):
 
 
 def test_one_slow_rank_decides_for_all(world, monkeypatch):
-    given_times(monkeypatch, [1.0] * 11, [2.0 if world.rank == world.size - 1 else 1.0] * 11)
+    given_times(monkeypatch, [1.0] * 3, [2.0 if world.rank == world.size - 1 else 1.0] * 3)
 
     assert spare_core(world) == Spare(False, 2.0)
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 1e-4])
-def test_what_is_found_is_the_same_on_all_ranks(world, pause_s):
+def test_what_is_found_is_the_same_on_all_ranks(world, monkeypatch, pause_s):
+    monkeypatch.setattr(probe, "_TIMES", (2, 3))
     found = spare_core(world, pause_s)
 
     assert found.slowdown > 0
