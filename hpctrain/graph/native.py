@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from hpctrain.graph.codegen import SYMBOL
@@ -30,6 +31,7 @@ __all__ = ["Compiled", "available", "cache_directory", "compile_text", "fuses"]
 
 _DIGEST_BYTES = 32
 _KEPT = 4096  # files in the cache, of some 10 KiB each
+_LOCK = Lock()
 _COUNT = itertools.count()  # names for the libraries of one process
 
 
@@ -92,7 +94,6 @@ def _machine() -> _Machine:
     return _Machine(binding, target, binding.create_lljit_compiler(target), name)
 
 
-@functools.cache
 def compile_text(text: str, directory: Path | None = None) -> Compiled:
     """Compile a kernel, or load it from the cache.
 
@@ -102,7 +103,17 @@ def compile_text(text: str, directory: Path | None = None) -> Compiled:
         Made by `hpctrain.graph.codegen.llvm_text`.
     directory : Path or None
         Where object files are kept; None: nowhere.
+
+    Notes
+    -----
+    One thread at a time, for LLVM's sake; what was made once is there at once.
     """
+    with _LOCK:
+        return _compiled(text, directory)
+
+
+@functools.cache
+def _compiled(text: str, directory: Path | None) -> Compiled:
     begun = time.perf_counter()
     machine = _machine()
     name = hashlib.sha256(f"{machine.name}\n{text}".encode()).hexdigest()

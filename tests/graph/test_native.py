@@ -26,7 +26,7 @@ def text(number):
 
 def fresh(code, directory):
     """Compile as another process would."""
-    return compile_text.__wrapped__(code, directory)
+    return native._compiled.__wrapped__(code, directory)
 
 
 def values(compiled):
