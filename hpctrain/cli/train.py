@@ -13,6 +13,7 @@ from hpctrain import backend, engine
 from hpctrain.cli import build, pipeline, serving
 from hpctrain.cli.defaults import DEFAULT
 from hpctrain.cli.exchange import PAUSE_S, lanes_for, overlaps, way_of
+from hpctrain.cli.room import Room
 from hpctrain.cli.threads import limit_threads
 from hpctrain.cli.tune import traffic_of
 from hpctrain.comm import guard
@@ -102,7 +103,8 @@ def _train(config: Config, world: World) -> Outcome:
         run_dir = _run_dir(config, world, stack)  # when nothing is left that could be refused
         console = stack.enter_context(Console(world.rank, log=run_dir.log if run_dir else None))
         console.facts(
-            f"hpctrain: run {config.run.name}", _banner(world, step, train, threads, (traffic.waiting, tuning))
+            f"hpctrain: run {config.run.name}",
+            _banner(world, step, train, threads, (traffic.waiting, tuning)),
         )
         pipeline.tell(console, step, recorder)
         saver = Saver(
@@ -146,7 +148,8 @@ def _end_all(error: BaseException, world: World) -> None:
     """End all ranks when a task fails on this one; a single rank raises it where it waits."""
     cause = error.__cause__
     if world.size > 1:
-        world.guard.fail(cause if isinstance(cause, HpctrainError) else error, "engine")
+        said = isinstance(cause, HpctrainError | MemoryError)
+        world.guard.fail(cause if cause and said else error, "engine")
 
 
 def _run_dir(config: Config, world: World, stack: ExitStack) -> Any:
@@ -188,9 +191,8 @@ def _step(
         return made, PipelineEvaluator(made)
     pause_s = PAUSE_S if cores < 1 else 0.0
     together = build.together(config, world, pause_s)
-    net, goal = guard.agreed(
-        world.control, lambda: build.objective(config, loader, device, together)
-    )
+    room = Room(world)
+    net, goal = room.objective(config, loader, device, together)
     optimizer = build.optimizer(config)
     parameters = net.collect_params()
     state = ModelState(parameters, optimizer, traffic.slice_bytes(parameters))
@@ -211,6 +213,7 @@ def _step(
     share = part(loader.plan.batch, world.rank, world.size, loader.unit)
     count = options.shard or share.stop - share.start
     step.prepare(*build.batch_specs(loader, min(count, loader.plan.batch)))
+    room.planned(step)
     return step, Evaluator(goal, state, options.fuse, options.memory.budget)
 
 
