@@ -50,6 +50,7 @@ from hpctrain.ops.elementwise import (
 )
 from hpctrain.ops.erf import erf
 from hpctrain.ops.gather import embedding, one_hot, pick, take
+from hpctrain.ops.layer_norm import layer_norm
 from hpctrain.ops.linalg import dense, matmul
 from hpctrain.ops.movement import (
     broadcast_to,
@@ -62,7 +63,7 @@ from hpctrain.ops.movement import (
     tile,
     transpose,
 )
-from hpctrain.ops.norm import batch_norm, batch_norm_inference, layer_norm
+from hpctrain.ops.norm import batch_norm, batch_norm_inference
 from hpctrain.ops.pool import avg_pool, global_mean, max_pool
 from hpctrain.ops.random import advance, dropout
 from hpctrain.ops.recurrent import gru, lstm

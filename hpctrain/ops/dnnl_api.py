@@ -55,6 +55,14 @@ int dnnl_batch_normalization_forward_primitive_desc_create(void **made, void *en
 int dnnl_batch_normalization_backward_primitive_desc_create(void **made, void *engine,
     int prop, const void *diff_src, const void *diff_dst, const void *src, float eps,
     unsigned flags, const void *hint, const void *attr);
+int dnnl_layer_normalization_forward_primitive_desc_create(void **made, void *engine,
+    int prop, const void *src, const void *dst, const void *moments, float eps,
+    unsigned flags, const void *attr);
+int dnnl_layer_normalization_backward_primitive_desc_create(void **made, void *engine,
+    int prop, const void *diff_src, const void *diff_dst, const void *src,
+    const void *moments, float eps, unsigned flags, const void *hint, const void *attr);
+int dnnl_eltwise_forward_primitive_desc_create(void **made, void *engine, int prop, int alg,
+    const void *src, const void *dst, float alpha, float beta, const void *attr);
 int dnnl_pooling_forward_primitive_desc_create(void **made, void *engine, int prop, int alg,
     const void *src, const void *dst, const int64_t *strides, const int64_t *kernel,
     const int64_t *dilates, const int64_t *before, const int64_t *after, const void *attr);

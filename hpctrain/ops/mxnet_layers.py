@@ -10,6 +10,7 @@ from hpctrain.ops.activations import gelu, leaky_relu, relu, sigmoid, softplus, 
 from hpctrain.ops.compare import greater, where
 from hpctrain.ops.elementwise import cast, minimum, ones_like
 from hpctrain.ops.gather import embedding
+from hpctrain.ops.layer_norm import layer_norm
 from hpctrain.ops.linalg import dense
 from hpctrain.ops.movement import expand_dims, flatten, reshape, transpose
 from hpctrain.ops.mxnet_row import (
@@ -26,7 +27,7 @@ from hpctrain.ops.mxnet_row import (
     first_shape,
     no_bias,
 )
-from hpctrain.ops.norm import batch_norm, batch_norm_inference, layer_norm
+from hpctrain.ops.norm import batch_norm, batch_norm_inference
 from hpctrain.ops.random import advance, dropout
 from hpctrain.ops.unary import abs, expm1
 

@@ -1,7 +1,8 @@
-"""Batch and layer normalisation; the kernels are in `hpctrain.ops.moments`.
+"""Batch normalisation; the kernels are in `hpctrain.ops.moments`.
 
-Both normalise groups of elements to mean 0 and variance 1, and scale and shift each channel
-(last axis) by ``gamma`` and ``beta``. A group is a channel of the whole batch, or a row.
+Normalisation brings groups of elements to mean 0 and variance 1, then scales and shifts each
+channel (last axis) by ``gamma`` and ``beta``. Here a group is a channel of the whole batch; in
+`hpctrain.ops.layer_norm` it is a row.
 """
 
 import math
@@ -17,15 +18,13 @@ from hpctrain.ops.moments import (
     batch_normalise,
     batch_pull_back,
     batch_scratch,
-    layer_normalise,
-    layer_pull_back,
-    layer_scratch,
     reciprocal_root,
     rescale,
 )
 
 __all__ = [
-    "batch_norm", "batch_norm_inference", "check_vectors", "layer_norm", "pull_back_again",
+    "batch_norm", "batch_norm_inference", "check_vectors", "plus", "pull_back_again",
+    "same_shapes",
 ]  # fmt: skip
 
 
@@ -78,30 +77,6 @@ def batch_norm_inference(
     return apply("rescale", x, scale, shift)
 
 
-def layer_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> tuple[Any, Any, Any]:
-    """Normalise each row, along the last axis.
-
-    Parameters
-    ----------
-    x : Tensor, shape (..., C)
-    gamma, beta : Tensor, shape (C,), same dtype
-    eps : float
-
-    Returns
-    -------
-    y : Tensor, shape of ``x``
-    mean, rstd : Tensor, shape (...)
-        Mean of each row, and one over the root of its variance plus ``eps``.
-
-    References
-    ----------
-    Ba, Kiros and Hinton, "Layer normalization", arXiv:1607.06450 (2016).
-    """
-    x = as_tensor(x)
-    vectors = (as_tensor(gamma, like=x), as_tensor(beta, like=x))
-    return apply("layer_norm", x, *vectors, eps=float(eps))
-
-
 def check_vectors(where: str, x: Spec, vectors: Sequence[Spec]) -> None:
     """Raise `ShapeError` unless ``vectors`` have one element for each channel of ``x``."""
     fits = [v == Spec(x.shape[-1:], x.dtype) for v in vectors]
@@ -150,7 +125,8 @@ def _batch_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> lis
     return [dx, dgamma, dbeta]
 
 
-def _grad_infer(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
+def same_shapes(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
+    """Return the specs of the gradients of x, gamma and beta, from dy, x and gamma."""
     dy, x, gamma = specs[:3]
     if dy != x:
         raise ShapeError(f"norm gradient: got a cotangent {dy} for {x}")
@@ -196,16 +172,17 @@ def pull_back_again(inputs: Any, cotangents: Any, moments: Any, average: Any) ->
         to_hat = -(u * average(h * hat) + h * average(u * hat)) * rstd
         dx = -(hat * rstd) * average(u * project(h))
     if v is not None:
-        ddy = _plus(ddy, hat * v)
-        to_hat = _plus(to_hat, dy * v)
+        ddy = plus(ddy, hat * v)
+        to_hat = plus(to_hat, dy * v)
     if w is not None:
-        ddy = _plus(ddy, apply("broadcast_to", w, shape=x.shape))
+        ddy = plus(ddy, apply("broadcast_to", w, shape=x.shape))
     if to_hat is not None:
-        dx = _plus(dx, project(to_hat))
+        dx = plus(dx, project(to_hat))
     return ddy, dx, to_gamma
 
 
-def _plus(a: Any, b: Any) -> Any:
+def plus(a: Any, b: Any) -> Any:
+    """Return the sum of cotangents, the first of which may be missing."""
     return b if a is None else a + b
 
 
@@ -238,54 +215,13 @@ def _rescale_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
     ]
 
 
-def _layer_infer(specs: Sequence[Spec], *, eps: float) -> list[Spec]:
-    x, gamma, beta = specs
-    check_vectors("layer_norm", x, [gamma, beta])
-    rows = x.with_shape(x.shape[:-1])
-    return [x, rows, rows]
-
-
-def _layer_kernel(xp: Any, ins: Any, outs: Any, scratch: Any, *, eps: float) -> None:
-    layer_normalise(xp, ins, outs, eps, scratch)
-
-
-def _layer_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> list[Any]:
-    (x, gamma, _), (_, mean, rstd), (dy, dmean, drstd) = inputs, outputs, cotangents
-    dx = dgamma = dbeta = None
-    if dy is not None:
-        dx, dgamma, dbeta = apply("layer_norm_grad", dy, x, gamma, mean, rstd)
-    share = 1.0 / x.shape[-1]
-    if dmean is not None:
-        wide = apply("broadcast_to", _column(dmean * share), shape=x.shape)
-        dx = _plus(dx, wide)
-    if drstd is not None:
-        cube = apply("multiply", rstd, apply("square", rstd))
-        dx = _plus(dx, (x - _column(mean)) * _column(drstd * cube * -share))
-    return [dx, dgamma, dbeta]
-
-
-def _column(rows: Any) -> Any:
-    return apply("reshape", rows, shape=(*rows.shape, 1))
-
-
-def _layer_grad_kernel(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
-    layer_pull_back(xp, ins, outs, scratch)
-
-
-def _layer_grad_vjp(inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
-    _, x, _, mean, rstd = inputs
-    moments, average = (_column(mean), _column(rstd)), _average((x.ndim - 1,))
-    ddy, dx, dgamma = pull_back_again(inputs[:3], cotangents, moments, average)
-    return [ddy, dx, dgamma, None, None]
-
-
-_BATCH_GRAD = TwoKernels(_grad_infer, batch_grad_program, _batch_grad_kernel,
+_BATCH_GRAD = TwoKernels(same_shapes, batch_grad_program, _batch_grad_kernel,
                          lambda s, **_: batch_scratch(s[1], 4))  # fmt: skip
 
 register(Primitive("batch_norm", "normalize", _batch_infer, _batch_kernel, _batch_vjp,
                    scratch=lambda s, **_: batch_scratch(s[0], 3), parts=_batch_parts,
                    any_strides=True))  # fmt: skip
-register(Primitive("batch_norm_grad", "normalize", _grad_infer, _BATCH_GRAD.kernel,
+register(Primitive("batch_norm_grad", "normalize", same_shapes, _BATCH_GRAD.kernel,
                    _batch_grad_vjp, any_strides=True, **_BATCH_GRAD.columns))  # fmt: skip
 register(Primitive("rstd", "elementwise", lambda s, **_: s, _rstd_kernel, _rstd_vjp,
                    inplace=((0, 0),),
@@ -293,7 +229,3 @@ register(Primitive("rstd", "elementwise", lambda s, **_: s, _rstd_kernel, _rstd_
 register(Primitive("rescale", "normalize", _rescale_infer, _rescale_kernel, _rescale_vjp,
                    scratch=lambda s: [row_spec(s[0], s[0].shape[-1])] * 2,
                    any_strides=True))  # fmt: skip
-register(Primitive("layer_norm", "normalize", _layer_infer, _layer_kernel, _layer_vjp,
-                   scratch=lambda s, **_: layer_scratch(s[0], 0)))  # fmt: skip
-register(Primitive("layer_norm_grad", "normalize", _grad_infer, _layer_grad_kernel,
-                   _layer_grad_vjp, scratch=lambda s: layer_scratch(s[1], 3)))  # fmt: skip

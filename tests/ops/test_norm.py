@@ -5,7 +5,8 @@ import pytest
 
 from hpctrain.autograd import Tensor, check_gradients
 from hpctrain.errors import ShapeError
-from hpctrain.ops.norm import batch_norm, batch_norm_inference, layer_norm
+from hpctrain.ops.layer_norm import layer_norm
+from hpctrain.ops.norm import batch_norm, batch_norm_inference
 
 pytestmark = pytest.mark.serial
 SHAPES = [(7, 3), (2, 5, 4, 6), (70, 33, 16), (3, 1500), (40, 2000), (1, 5), (3, 1)]
