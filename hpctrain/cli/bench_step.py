@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from hpctrain import backend, engine, models, optim
-from hpctrain.cli.exchange import Traffic, lanes_for, overlaps, settled, way_of
+from hpctrain.cli.exchange import PAUSE_S, Traffic, lanes_for, overlaps, settled, way_of
 from hpctrain.cli.pace import pace
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.compress import Codec, codec
@@ -33,7 +33,7 @@ from hpctrain.parallel.trade import Trade
 from hpctrain.parallel.ways import Way, to_servers
 from hpctrain.parallel.work import Options, Work
 
-__all__ = ["step"]
+__all__ = ["step", "trainer_of"]
 
 Name = Literal["mlp", "resnet20", "lstm", "gpt", "cosmo", "lenet"]
 WARM_UP = 12  # the order is planned after 8
@@ -50,6 +50,7 @@ def step(  # noqa: PLR0913 (its flags)
     path: Literal["auto", "mpi", "direct", "node"] = "auto",
     wire: Literal["none", "fp16", "bf16", "2bit", "topk"] = "none",
     in_flight: int = 8,
+    waiting: Literal["auto", "blocking", "polling"] = "auto",
     pause_ms: float = 0.0,
     order: Literal["planned", "backward", "forward"] = "planned",
     sharded: bool = False,
@@ -59,6 +60,7 @@ def step(  # noqa: PLR0913 (its flags)
     mode: Literal["sync", "async", "bounded"] = "sync",
     staleness: int = 2,
     threshold: float = 0.5,
+    precision: Literal["float32", "bf16"] = "float32",
 ) -> None:
     """Time the training step of a workload with made-up inputs, SGD with momentum, float32.
 
@@ -73,6 +75,7 @@ def step(  # noqa: PLR0913 (its flags)
         path: how slices travel; auto: through memory on one host, else between pairs.
         wire: compression.
         in_flight: slices under way at a time.
+        waiting: of the communication thread, inside MPI or by looking; auto: as a run does.
         pause_ms: between two looks of the communication thread, ms; 0: as a run chooses.
         order: planned by what was measured, as gradients become ready, or as they are needed.
         sharded: each rank updates its part only.
@@ -82,6 +85,7 @@ def step(  # noqa: PLR0913 (its flags)
         mode: one update for all workers, one for each as it comes, or within bounds.
         staleness: how many steps a worker may get ahead, bounded.
         threshold: what 2bit sends of a value at a time.
+        precision: bf16: factors of products are bfloat16.
     """
     with start() as whole:
         world: World = whole
@@ -90,9 +94,11 @@ def step(  # noqa: PLR0913 (its flags)
             world = Crew(whole, servers)
         cores = limit_threads(whole, threads)[1]
         traffic = Traffic(path, wire, slice_mib, in_flight, pause_ms * 1e-3, overlap)
+        traffic = replace(traffic, waiting="polling" if kind == "server" else waiting)
         traffic = settled(traffic, world, cores)
         options = Options(
             overlaps(traffic, world, cores),
+            pause_s=PAUSE_S if cores < 1 else 0.0,
             sharded=sharded and exchange,
             fuse=fuses(fuse),
         )
@@ -102,9 +108,10 @@ def step(  # noqa: PLR0913 (its flags)
         else:
             with engine.create(lanes=lanes_for(traffic), run_ahead=4096) as lanes:
                 used = traffic if exchange else None
-                trainer = _trainer(work, world, lanes, options, used, terms)
+                trainer = trainer_of(work, world, lanes, options, used, terms)
                 line = _measure(trainer, work, world, steps, order)
                 if isinstance(trainer, ServedParallel):
+                    line["servers"] = trainer.trade.ask("figures")
                     trainer.close()
             if world.rank == 0:
                 print(json.dumps(line), flush=True)
@@ -176,7 +183,7 @@ def _predicted(trainer: DataParallel) -> dict[str, Any]:
     }
 
 
-def _trainer(
+def trainer_of(
     work: Workload,
     world: World,
     lanes: engine.Engine,
@@ -184,6 +191,7 @@ def _trainer(
     traffic: Traffic | None,
     terms: Terms,
 ) -> DataParallel:
+    """Build the training step of a workload; collective."""
     device = backend.choose(local_rank=world.local_rank)
     work.net.initialize(ctx=device)
     optimizer = optim.SGD(momentum=0.9)
