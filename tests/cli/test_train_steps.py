@@ -25,11 +25,31 @@ def last(folder, step=12):
     return checkpoint.load(folder / f"runs/mnist/checkpoints/step-{step:08d}")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folders of runs on 2 ranks that nothing disturbed, as they are asked for."""
+    return {}, tmp_path_factory
+
+
+@pytest.fixture
+def undisturbed(train, made):
+    """The folder of such a run, with or without parts of the optimizer's state."""
+
+    def run(sharded):
+        folders, factory = made
+        if sharded not in folders:
+            folders[sharded] = factory.mktemp(f"whole-{sharded}")
+            settings = {**SETTINGS, "optim.sharded": sharded}
+            assert train(2, folder=folders[sharded], **settings).end().code == 0
+        return folders[sharded]
+
+    return run
+
+
 @pytest.mark.parametrize("sharded", ["false", "true"])
-def test_a_run_that_was_stopped_owes_what_it_owed(train, tmp_path, sharded):
+def test_a_run_that_was_stopped_owes_what_it_owed(train, tmp_path, undisturbed, sharded):
     settings = {**SETTINGS, "optim.sharded": sharded}
-    whole = tmp_path / "whole"
-    assert train(2, folder=whole, **settings).end().code == 0
+    whole = undisturbed(sharded)
     launch = train(2, env={"TEST_FAULT": f"0 {SECOND_EPOCH} mark"}, **settings)
     launch.reached()
     os.kill(launch.process.pid, signal.SIGUSR1)
@@ -49,11 +69,9 @@ def test_a_run_that_was_stopped_owes_what_it_owed(train, tmp_path, sharded):
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_other_ranks_take_over_parts_and_debts(train, tmp_path, ranks):
+def test_other_ranks_take_over_parts_and_debts(train, tmp_path, undisturbed, ranks):
     settings = {**SETTINGS, "optim.sharded": "true"}
-    source = tmp_path / "first"
-    assert train(2, folder=source, **settings).end().code == 0
-    at = source / "runs/mnist/checkpoints/step-00000008"
+    at = undisturbed("true") / "runs/mnist/checkpoints/step-00000008"
 
     ended = train(ranks, **{**settings, "run.resume": at}).end()
 
