@@ -26,14 +26,16 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Spec
+from hpctrain.autograd.narrow import is_narrow, narrowed
 from hpctrain.ops.dnnl import Library, library
 from hpctrain.ops.dnnl_program import Bound, Builder, Program
 
-__all__ = ["Piece", "StepProduct"]
+__all__ = ["Piece", "StepProduct", "plain_factors", "whole"]
 
 _SRC, _DST, _WEIGHTS, _BIAS, _WEIGHTS_LAYOUT = 1, 17, 33, 41, 131
 _FUNCTIONS = {"": None, "tanh": 0x21, "sigmoid": 0x29}
 _SMALL = 1 << 16  # multiplications in a step; below it calls cost more than they save
+_ITEM = np.dtype(np.float32).itemsize  # of results
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +71,32 @@ class Piece:
 class StepProduct:
     """``rows @ weight.T + bias``, or ``rows @ weight``, step after step with one weight.
 
+    For a weight of bfloat16 the kernels round the rows as well. Those for AMX write whole rows
+    only, so the product is in one piece.
+
     Attributes
     ----------
     transposed, biased : bool
     split : callable ``(columns) -> sequence of Piece``
         Which kernels make the columns of the product.
+    dtype : {"float32", "bfloat16"}
+        Of the weights that it is for.
     """
 
     transposed: bool
     biased: bool
     split: Callable[[int], Sequence[Piece]]
+    dtype: str = "float32"
 
     def scratch(self, rows: int, weight: Spec) -> list[Spec]:
         """Return the spec of the bytes that oneDNN needs, if it is to do it."""
         made = self._program(rows, weight)
         return [] if made is None else [Spec((made[0].nbytes,), np.dtype(np.uint8))]
+
+    def narrows(self, rows: int, weight: Spec) -> bool:
+        """Return whether there are kernels for this weight in bfloat16."""
+        rounded = narrowed(weight)
+        return rounded is not None and self._program(rows, rounded) is not None
 
     def ready(
         self, xp: Any, rows: int, weight: Any, bias: Any, scratch: Any
@@ -96,7 +109,7 @@ class StepProduct:
         made = self._program(rows, Spec.of(weight)) if xp is np else None
         if made is None:
             return None
-        program, packs = made
+        program, packs, lead = made
         pieces = self._pieces(Spec.of(weight))
         weight = np.ascontiguousarray(weight)
         columns = weight if self.transposed else weight.T
@@ -107,57 +120,80 @@ class StepProduct:
         # The source and the results come with each step.
         bound = program.bound([*parts, *[scratch] * (1 + len(pieces))], scratch)
         bound.run(bound.calls[:packs])
-        places = [(p.target, p.offset * weight.itemsize) for p in pieces]
+        places = [(p.target, p.offset * _ITEM) for p in pieces]
         # What the last step has read last is in cache still: go back and forth.
-        calls = bound.calls[packs:]
-        turns = itertools.cycle((calls, calls[::-1]))
+        first, calls = bound.calls[packs:lead], bound.calls[lead:]
+        turns = itertools.cycle(([*first, *calls], [*first, *calls[::-1]]))
         return functools.partial(_step, bound, turns, len(parts), places)
 
     def _pieces(self, weight: Spec) -> Sequence[Piece]:
         return self.split(weight.shape[0 if self.transposed else 1])
 
-    def _program(self, rows: int, weight: Spec) -> tuple[Program, int] | None:
+    def _program(self, rows: int, weight: Spec) -> tuple[Program, int, int] | None:
         found = library()
-        if found is None or weight.dtype != np.float32 or rows * weight.size < _SMALL:
+        if found is None or weight.dtype.name != self.dtype or rows * weight.size < _SMALL:
             return None
-        return _made(found.threads(), rows, weight.shape, self)
+        if is_narrow(weight) and not found.narrow:
+            return None
+        return _made(found.threads(), rows, weight, self)
 
 
 @functools.lru_cache(maxsize=256)
 def _made(
-    threads: int, rows: int, shape: tuple[int, int], product: StepProduct
-) -> tuple[Program, int] | None:
+    threads: int, rows: int, weight: Spec, product: StepProduct
+) -> tuple[Program, int, int] | None:
     found = library()
     assert found is not None, "asked only where it is there"
     found.use_threads(threads)
     try:
-        return _build(found, rows, shape, product, threads)
+        return _build(found, rows, weight, product, threads)
     except NotImplementedError:
         return None
 
 
 def _build(
-    found: Library, rows: int, shape: tuple[int, int], product: StepProduct, threads: int
-) -> tuple[Program, int]:
-    columns, depth = shape if product.transposed else shape[::-1]
+    found: Library, rows: int, weight: Spec, product: StepProduct, threads: int
+) -> tuple[Program, int, int]:
+    """Return a program, and how many of its calls pack weights, then also round rows."""
+    dtype = weight.dtype
+    columns, depth = weight.shape if product.transposed else weight.shape[::-1]
     strides = (1, depth) if product.transposed else (columns, 1)
     pieces = product.split(columns)
     count = len(pieces)
     source = found.matrix((rows, depth), (depth, 1))
-    weights = [found.matrix((depth, p.width), strides) for p in pieces]
+    weights = [found.matrix((depth, p.width), strides, dtype) for p in pieces]
     biases = [found.matrix((1, p.width), (p.width, 1)) for p in pieces if product.biased]
     results = [found.matrix((rows, p.width), (p.stride, 1)) for p in pieces]
     build = Builder(found, [*weights, *biases, source, *results])
+    rounded = found.matrix((rows, depth), (depth, 1), dtype)
     made = []
     for i, piece in enumerate(pieces):
-        layouts = source, found.free_layout((depth, piece.width)), results[i]
+        layouts = rounded, found.free_layout((depth, piece.width), dtype), results[i]
         made.append(_describe(found, layouts, biases[i] if biases else found.ffi.NULL, piece))
     packed = [build.taken(i, found.chosen(m, _WEIGHTS_LAYOUT)) for i, m in enumerate(made)]
     packs, first = len(build.calls), count + len(biases)
+    taken = build.taken(first, rounded)
+    lead = len(build.calls)
     for i, kernel in enumerate(made):
-        args = [(_SRC, first), (_WEIGHTS, packed[i]), (_DST, first + 1 + i)]
+        args = [(_SRC, taken), (_WEIGHTS, packed[i]), (_DST, first + 1 + i)]
         build.call(kernel, [*args, (_BIAS, count + i)] if biases else args)
-    return build.program(threads), packs
+    return build.program(threads), packs, lead
+
+
+def whole(columns: int, adds: bool = False) -> Sequence[Piece]:
+    """Leave a product in one piece."""
+    return [Piece(0, columns, columns, adds=adds)]
+
+
+def plain_factors(weight: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Return the weight in float32, and a function that rounds rows as the weight is rounded.
+
+    For where oneDNN has no kernels and arrays are bfloat16 all the same: a rare case.
+    """
+    if not is_narrow(weight):
+        return weight, lambda rows: rows
+    wide, narrow = np.float32, weight.dtype
+    return weight.astype(wide), lambda rows: rows.astype(narrow).astype(wide)
 
 
 def _describe(found: Library, layouts: Sequence[Any], bias: Any, piece: Piece) -> Any:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpctrain.autograd import Spec
-from hpctrain.ops.dnnl_steps import Piece, StepProduct
-from hpctrain.ops.lstm_kernel import halves, thin_product
+from hpctrain.autograd.narrow import NARROW
+from hpctrain.ops.dnnl_steps import Piece, StepProduct, plain_factors, whole
+from hpctrain.ops.linalg import rows_by_weight
+from hpctrain.ops.lstm_kernel import back_scratch, back_step, input_scratch, thin_product
 
 __all__ = [
-    "BACK",
     "GATES",
+    "NARROW_GATES",
     "gru_backward",
     "gru_backward_scratch",
     "gru_forward",
@@ -34,14 +36,16 @@ def _gate_pieces(columns: int) -> Sequence[Piece]:
 
 
 GATES = StepProduct(True, True, _gate_pieces)
-BACK = StepProduct(False, False, halves)
+NARROW_GATES = StepProduct(True, True, whole, NARROW)
 
 
-def gru_scratch(x: Spec, h0: Spec) -> list[Spec]:
+def gru_scratch(specs: Sequence[Spec]) -> list[Spec]:
     """Return the specs of a state, of the products of one step, and of bytes."""
+    x, h0, w_x, w_h, _, _ = specs
     batch, width = h0.shape
-    weight = h0.with_shape((3 * width, width))
-    return [h0, h0.with_shape((batch, 3 * width)), *GATES.scratch(batch, weight)]
+    product = h0.with_shape((batch, 3 * width))
+    made = [*GATES.scratch(batch, w_h), *NARROW_GATES.scratch(batch, w_h)]  # one, or none
+    return [h0, product, *input_scratch(x, w_x), *made]
 
 
 def gru_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
@@ -49,10 +53,10 @@ def gru_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     (x, h, w_x, w_h, b_x, b_h), (y, h_n, gates, inner) = ins, outs
     state = scratch[0]
     flat = gates.reshape(x.shape[0] * x.shape[1], w_x.shape[0])
-    xp.matmul(x.reshape(flat.shape[0], x.shape[2]), w_x.T, out=flat)
+    rows_by_weight(xp, x.reshape(flat.shape[0], x.shape[2]), w_x, flat, scratch[2:])
     step = GATES.ready(xp, h.shape[0], w_h, b_h, scratch[-1])
     if step is None:
-        step = _gate_step(xp, w_h, b_h, scratch[1])
+        step = _gate_step(xp, w_h, b_h, scratch)
     h = xp.ascontiguousarray(h)
     for t in range(x.shape[0]):
         r, z, n = _thirds(gates[t])
@@ -67,14 +71,17 @@ def gru_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     h_n[...] = h
 
 
-def _gate_step(xp: Any, w_h: Any, b_h: Any, product: Any) -> Callable[..., None]:
+def _gate_step(xp: Any, w_h: Any, b_h: Any, scratch: Any) -> Callable[..., None]:
     """Return the function that makes gates r and z, in place, and writes inner."""
+    product = scratch[1]
     both = 2 * (product.shape[1] // 3)
+    multiply = NARROW_GATES.ready(xp, product.shape[0], w_h, b_h, scratch[-1])
+    if multiply is None:
+        multiply = functools.partial(_product, xp, *plain_factors(w_h), b_h)
 
     def step(h: Any, gates: Any, inner: Any) -> None:
         r_z = gates[:, :both]
-        thin_product(xp, h, w_h, product)
-        xp.add(product, b_h, out=product)
+        multiply(h, product)
         inner[...] = product[:, both:]
         xp.add(r_z, product[:, :both], out=r_z)
         xp.multiply(r_z, 0.5, out=r_z)  # sigmoid(x) = (1 + tanh(x / 2)) / 2
@@ -85,10 +92,14 @@ def _gate_step(xp: Any, w_h: Any, b_h: Any, product: Any) -> Callable[..., None]
     return step
 
 
-def gru_backward_scratch(h0: Spec) -> list[Spec]:
-    """Return the specs of a state, and of bytes."""
-    batch, width = h0.shape
-    return [h0, h0, *BACK.scratch(batch, h0.with_shape((3 * width, width)))]
+def _product(xp: Any, w_h: Any, rounded: Any, b_h: Any, h: Any, product: Any) -> None:
+    thin_product(xp, rounded(h), w_h, product)
+    xp.add(product, b_h, out=product)
+
+
+def gru_backward_scratch(h0: Spec, w_h: Spec) -> list[Spec]:
+    """Return the specs of two states, and of bytes."""
+    return [h0, h0, *back_scratch(h0, w_h)]
 
 
 def gru_backward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
@@ -100,19 +111,13 @@ def gru_backward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     (dy, dh_n, h0, w_h, y, gates, inner), (outer, recurrent, dh) = ins, outs
     dh[...] = dh_n
     states = scratch[:2]
-    step = BACK.ready(xp, dh.shape[0], w_h, None, scratch[-1])
-    if step is None:
-        step = functools.partial(_back_product, xp, w_h)
+    step = back_step(xp, dh.shape[0], w_h, scratch[-1])
     for t in range(dy.shape[0] - 1, -1, -1):
         xp.add(dh, dy[t], out=dh)
         before = y[t - 1] if t else h0
         _step_back(xp, (gates[t], inner[t], before), (dh, outer[t], recurrent[t]), states)
         step(recurrent[t], states[0])
         xp.add(dh, states[0], out=dh)
-
-
-def _back_product(xp: Any, w_h: Any, recurrent: Any, out: Any) -> None:
-    xp.matmul(recurrent, w_h, out=out)
 
 
 def _thirds(gates: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from hpctrain.ops.dnnl_product import dense_program, matmul_program
 from hpctrain.ops.dnnl_row import Products
 from hpctrain.ops.rules import broadcast_shapes, fit, need, tensors
 
-__all__ = ["dense", "matmul"]
+__all__ = ["dense", "matmul", "rows_by_weight", "rows_by_weight_scratch"]
 
 
 def _infer(
@@ -216,6 +216,16 @@ _DENSE = Products(_dense_infer, dense_program, _dense, _dense_scratch, ready=_de
 
 register(Primitive("dense", "contract", _dense_infer, _DENSE.kernel, _dense_vjp,
                    **_DENSE.columns))  # fmt: skip
+
+
+def rows_by_weight_scratch(rows: Spec, weight: Spec) -> Sequence[Spec]:
+    """Return the scratch of `rows_by_weight`."""
+    return _DENSE.scratch([rows, weight])
+
+
+def rows_by_weight(xp: Any, rows: Any, weight: Any, out: Any, scratch: Any) -> None:
+    """Write ``rows @ weight.T`` of two matrices, for kernels of which that is a part."""
+    _DENSE.kernel(xp, [rows, weight], [out], scratch)
 
 
 def dense(x: Any, weight: Any, bias: Any = None) -> Any:

@@ -10,11 +10,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpctrain.autograd import Spec
-from hpctrain.ops.dnnl_steps import Piece, StepProduct
+from hpctrain.autograd.narrow import NARROW
+from hpctrain.ops.dnnl_steps import Piece, StepProduct, plain_factors, whole
+from hpctrain.ops.linalg import rows_by_weight, rows_by_weight_scratch
 
 __all__ = [
-    "BACK", "GATES",
-    "lstm_backward", "lstm_backward_scratch", "lstm_forward", "lstm_scratch",
+    "BACK",
+    "GATES",
+    "NARROW_BACK",
+    "NARROW_GATES",
+    "back_scratch",
+    "back_step",
+    "input_scratch",
+    "lstm_backward",
+    "lstm_backward_scratch",
+    "lstm_forward",
+    "lstm_scratch",
     "thin_product",
 ]  # fmt: skip
 
@@ -41,15 +52,23 @@ def _gate_pieces(columns: int) -> Sequence[Piece]:
 
 GATES = StepProduct(True, True, _gate_pieces)
 BACK = StepProduct(False, False, halves)
+NARROW_GATES = StepProduct(True, True, functools.partial(whole, adds=True), NARROW)
+NARROW_BACK = StepProduct(False, False, whole, NARROW)
 
 
-def lstm_scratch(x: Spec, h0: Spec) -> list[Spec]:
-    """Return the specs of a state and of the products of one step, two rows, and of bytes."""
+def input_scratch(x: Spec, w_x: Spec) -> Sequence[Spec]:
+    """Return the scratch of the product of the input of all steps."""
+    return rows_by_weight_scratch(x.with_shape((x.shape[0] * x.shape[1], x.shape[2])), w_x)
+
+
+def lstm_scratch(specs: Sequence[Spec]) -> list[Spec]:
+    """Return the specs of a state, of the products of one step, two rows, and of bytes."""
+    x, h0, _, w_x, w_h, _ = specs
     batch, width = h0.shape
     row = h0.with_shape((4 * width,))
-    weight = h0.with_shape((4 * width, width))
     product = h0.with_shape((batch, 4 * width))
-    return [h0, product, row, row, *GATES.scratch(batch, weight)]
+    made = [*GATES.scratch(batch, w_h), *NARROW_GATES.scratch(batch, w_h)]  # one, or none
+    return [h0, product, row, row, *input_scratch(x, w_x), *made]
 
 
 def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
@@ -57,10 +76,10 @@ def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     (x, h, c, w_x, w_h, bias), (y, h_n, c_n, gates, cells) = ins, outs
     state = scratch[0]
     flat = gates.reshape(x.shape[0] * x.shape[1], w_x.shape[0])
-    xp.matmul(x.reshape(flat.shape[0], x.shape[2]), w_x.T, out=flat)
+    rows_by_weight(xp, x.reshape(flat.shape[0], x.shape[2]), w_x, flat, scratch[4:])
     step = GATES.ready(xp, h.shape[0], w_h, bias, scratch[-1])
     if step is None:
-        step = _gate_step(xp, w_h, bias, scratch[1:4])
+        step = _gate_step(xp, w_h, bias, scratch)
     h = xp.ascontiguousarray(h)
     for t in range(x.shape[0]):
         now, cell = gates[t], cells[t]
@@ -77,13 +96,14 @@ def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
 
 def _gate_step(xp: Any, w_h: Any, bias: Any, scratch: Any) -> Callable[..., None]:
     """Return the function that turns the products of the input into gates, in place."""
-    product, scale, shift = scratch
+    product, scale, shift = scratch[1:4]
     _half_angles(scale, shift)
+    add = NARROW_GATES.ready(xp, product.shape[0], w_h, bias, scratch[-1])
+    if add is None:
+        add = functools.partial(_add_product, xp, plain_factors(w_h), bias, product)
 
     def step(h: Any, gates: Any) -> None:
-        thin_product(xp, h, w_h, product)
-        xp.add(product, bias, out=product)
-        xp.add(gates, product, out=gates)
+        add(h, gates)
         xp.multiply(gates, scale, out=gates)
         xp.tanh(gates, out=gates)
         xp.multiply(gates, scale, out=gates)
@@ -92,10 +112,30 @@ def _gate_step(xp: Any, w_h: Any, bias: Any, scratch: Any) -> Callable[..., None
     return step
 
 
-def lstm_backward_scratch(h0: Spec) -> list[Spec]:
+def _add_product(xp: Any, factors: Any, bias: Any, product: Any, h: Any, gates: Any) -> None:
+    w_h, rounded = factors
+    thin_product(xp, rounded(h), w_h, product)
+    xp.add(product, bias, out=product)
+    xp.add(gates, product, out=gates)
+
+
+def lstm_backward_scratch(h0: Spec, w_h: Spec) -> list[Spec]:
     """Return the specs of three states, and of bytes."""
-    batch, width = h0.shape
-    return [h0, h0, h0, *BACK.scratch(batch, h0.with_shape((4 * width, width)))]
+    return [h0, h0, h0, *back_scratch(h0, w_h)]
+
+
+def back_scratch(h0: Spec, w_h: Spec) -> Sequence[Spec]:
+    """Return the scratch of `back_step`."""
+    rows = h0.shape[0]
+    return [*BACK.scratch(rows, w_h), *NARROW_BACK.scratch(rows, w_h)]
+
+
+def back_step(xp: Any, rows: int, w_h: Any, scratch: Any) -> Callable[..., None]:
+    """Return the function that writes the product of gradients of gates and ``w_h``."""
+    for product in (BACK, NARROW_BACK):
+        if (step := product.ready(xp, rows, w_h, None, scratch)) is not None:
+            return step
+    return functools.partial(_back_product, xp, *plain_factors(w_h))
 
 
 def lstm_backward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
@@ -107,9 +147,7 @@ def lstm_backward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     (dy, dh_n, dc_n, c0, w_h, gates, cells), (dgates, dh, dc) = ins, outs
     dh[...] = dh_n
     dc[...] = dc_n
-    step = BACK.ready(xp, dh.shape[0], w_h, None, scratch[-1])
-    if step is None:
-        step = functools.partial(_back_product, xp, w_h)
+    step = back_step(xp, dh.shape[0], w_h, scratch[-1])
     for t in range(dy.shape[0] - 1, -1, -1):
         xp.add(dh, dy[t], out=dh)
         before = cells[t - 1] if t else c0
@@ -117,8 +155,8 @@ def lstm_backward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
         step(dgates[t], dh)
 
 
-def _back_product(xp: Any, w_h: Any, dgates: Any, dh: Any) -> None:
-    xp.matmul(dgates, w_h, out=dh)
+def _back_product(xp: Any, w_h: Any, rounded: Any, dgates: Any, dh: Any) -> None:
+    xp.matmul(rounded(dgates), w_h, out=dh)
 
 
 def quarters(gates: Any) -> list[Any]:

@@ -4,11 +4,14 @@ The gates that a gradient needs are outputs of the forward operation. Gradients 
 are not defined here. Dimension key: T steps, B sequences, I inputs, H states.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
+from hpctrain.autograd.narrow import wide
 from hpctrain.errors import ShapeError
+from hpctrain.ops import gru_kernel, lstm_kernel
+from hpctrain.ops.dnnl_steps import StepProduct
 from hpctrain.ops.gru_kernel import (
     gru_backward,
     gru_backward_scratch,
@@ -87,10 +90,14 @@ def gru(x: Any, h0: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any) -> tuple[Any, .
 
 
 def _check(where: str, names: str, got: Sequence[Spec], wanted: Sequence[Any]) -> None:
-    """Refuse arrays that are not of the shapes that x and h0 ask for."""
+    """Refuse arrays that are not of the shapes that x and h0 ask for.
+
+    Factors of products are bfloat16 all together, or none is.
+    """
     x = got[0]
     for name, spec, shape in zip(names.split(), got, wanted, strict=True):
-        if spec != x.with_shape(shape) or x.dtype.kind != "f":
+        like = x if name in ("x", "w_x", "w_h") else wide(x)
+        if spec != like.with_shape(shape) or wide(x).dtype.kind != "f":
             raise ShapeError(
                 f"{where}: got {name} as {spec}, needed {x.dtype}{list(shape)} for x {x} and "
                 f"states {got[1]}"
@@ -108,6 +115,7 @@ def _lstm_infer(specs: Sequence[Spec]) -> list[Spec]:
     t, b, i, h = _sizes("lstm", x, h0)
     shapes = [x.shape, (b, h), (b, h), (4 * h, i), (4 * h, h), (4 * h,)]
     _check("lstm", "x h0 c0 w_x w_h bias", specs, shapes)
+    x = wide(x)
     return [x.with_shape((t, b, h)), h0, h0, *(x.with_shape((t, b, n)) for n in (4 * h, h))]
 
 
@@ -171,6 +179,7 @@ def _gru_infer(specs: Sequence[Spec]) -> list[Spec]:
     t, b, i, h = _sizes("gru", x, h0)
     shapes = [x.shape, (b, h), (3 * h, i), (3 * h, h), (3 * h,), (3 * h,)]
     _check("gru", "x h0 w_x w_h b_x b_h", specs, shapes)
+    x = wide(x)
     return [x.with_shape((t, b, h)), h0, *(x.with_shape((t, b, n)) for n in (3 * h, h))]
 
 
@@ -188,13 +197,29 @@ def _gru_grad_infer(specs: Sequence[Spec]) -> list[Spec]:
     return [specs[5], specs[5], specs[1]]
 
 
+def _narrow(
+    step: StepProduct, state: int, factors: Sequence[int]
+) -> Callable[..., Sequence[int]]:
+    """Make the column ``narrow``: inputs ``factors``, the last of them the weight of a step."""
+
+    def rule(specs: Sequence[Spec]) -> Sequence[int]:
+        rows, weight = specs[state].shape[0], specs[factors[-1]]
+        return factors if step.narrows(rows, weight) else ()
+
+    return rule
+
+
 register(Primitive("lstm", "recurrent", _lstm_infer, lstm_forward, _lstm_vjp,
-                   scratch=lambda s: lstm_scratch(s[0], s[1])))  # fmt: skip
+                   scratch=lstm_scratch,
+                   narrow=_narrow(lstm_kernel.NARROW_GATES, 1, (0, 3, 4))))  # fmt: skip
 register(Primitive("lstm_grad", "recurrent", _lstm_grad_infer, lstm_backward,
-                   scratch=lambda s: lstm_backward_scratch(s[1]),
-                   inplace=((5, 0),)))  # fmt: skip
+                   scratch=lambda s: lstm_backward_scratch(s[1], s[4]),
+                   inplace=((5, 0),),
+                   narrow=_narrow(lstm_kernel.NARROW_BACK, 1, (4,))))  # fmt: skip
 register(Primitive("gru", "recurrent", _gru_infer, gru_forward, _gru_vjp,
-                   scratch=lambda s: gru_scratch(s[0], s[1])))  # fmt: skip
+                   scratch=gru_scratch,
+                   narrow=_narrow(gru_kernel.NARROW_GATES, 1, (0, 2, 3))))  # fmt: skip
 register(Primitive("gru_grad", "recurrent", _gru_grad_infer, gru_backward,
-                   scratch=lambda s: gru_backward_scratch(s[1]),
-                   inplace=((5, 0),)))  # fmt: skip
+                   scratch=lambda s: gru_backward_scratch(s[2], s[3]),
+                   inplace=((5, 0),),
+                   narrow=_narrow(lstm_kernel.NARROW_BACK, 2, (3,))))  # fmt: skip
