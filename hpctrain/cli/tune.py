@@ -199,7 +199,8 @@ def traffic_of(
         "step": str(bench.options),
         "optimizer": config.optim.name,
         "ranks": world.size,
-        "hosts": list(world.hosts),
+        # Of each rank: how many a host has counts too, and hosts may have one name.
+        "places": world.control.allgather_obj([world.host, world.local_rank]),
         "cores": cores,
         "device": str(device),
         "mpi": world.library,

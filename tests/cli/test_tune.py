@@ -21,7 +21,8 @@ from hpctrain.parallel.work import Options, Work
 from hpctrain.train import checkpoint
 
 START = Traffic(slice_mib=4.0, in_flight=4, pause_s=2e-4)
-FACTS = {"model": "mlp", "ranks": 2, "batch": ["float32[8, 4]"]}
+PLACES = [["a", 0], ["a", 1]]
+FACTS = {"model": "mlp", "ranks": 2, "places": PLACES, "batch": ["float32[8, 4]"]}
 PATHS = ("direct", "mpi", "node")
 SETTINGS = ("path", "overlap", "slice_mib", "in_flight")
 
@@ -179,6 +180,7 @@ def test_a_second_run_is_tuned_as_the_first_was(bench, cache):
     ("start", "facts"),
     [
         (START, {**FACTS, "ranks": 4}),
+        (START, {**FACTS, "places": [["a", 0], ["b", 0]]}),
         (replace(START, slice_mib=1.0), FACTS),
         (replace(START, wire="bf16"), FACTS),
     ],
