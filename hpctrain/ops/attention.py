@@ -14,6 +14,8 @@ import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
 from hpctrain.errors import ShapeError
+from hpctrain.ops.dnnl_attention import attention_grad_program, attention_program
+from hpctrain.ops.dnnl_row import TwoKernels
 from hpctrain.ops.scores import average, block_scratch, pull_back
 
 __all__ = ["attention", "self_attention"]
@@ -267,7 +269,10 @@ def _self_grad_vjp(
 register(Primitive("attention", "contract", _infer, _kernel, _vjp, scratch=_scratch))
 register(Primitive("attention_grad", "contract", _grad_infer, _grad_kernel, _grad_vjp,
                    scratch=_grad_scratch))  # fmt: skip
-register(Primitive("self_attention", "contract", _self_infer, _self_kernel, _self_vjp,
-                   scratch=_self_scratch))  # fmt: skip
-register(Primitive("self_attention_grad", "contract", _self_grad_infer, _self_grad_kernel,
-                   _self_grad_vjp, scratch=_self_grad_scratch))  # fmt: skip
+_SELF = TwoKernels(_self_infer, attention_program, _self_kernel, _self_scratch)
+_SELF_GRAD = TwoKernels(_self_grad_infer, attention_grad_program, _self_grad_kernel,
+                        _self_grad_scratch)  # fmt: skip
+register(Primitive("self_attention", "contract", _self_infer, _SELF.kernel, _self_vjp,
+                   **_SELF.columns))  # fmt: skip
+register(Primitive("self_attention_grad", "contract", _self_grad_infer, _SELF_GRAD.kernel,
+                   _self_grad_vjp, **_SELF_GRAD.columns))  # fmt: skip

@@ -63,6 +63,13 @@ int dnnl_layer_normalization_backward_primitive_desc_create(void **made, void *e
     const void *moments, float eps, unsigned flags, const void *hint, const void *attr);
 int dnnl_eltwise_forward_primitive_desc_create(void **made, void *engine, int prop, int alg,
     const void *src, const void *dst, float alpha, float beta, const void *attr);
+int dnnl_softmax_forward_primitive_desc_create(void **made, void *engine, int prop, int alg,
+    const void *src, const void *dst, int axis, const void *attr);
+int dnnl_softmax_backward_primitive_desc_create(void **made, void *engine, int alg,
+    const void *diff_src, const void *diff_dst, const void *dst, int axis, const void *hint,
+    const void *attr);
+int dnnl_binary_primitive_desc_create(void **made, void *engine, int alg, const void *first,
+    const void *second, const void *dst, const void *attr);
 int dnnl_pooling_forward_primitive_desc_create(void **made, void *engine, int prop, int alg,
     const void *src, const void *dst, const int64_t *strides, const int64_t *kernel,
     const int64_t *dilates, const int64_t *before, const int64_t *after, const void *attr);

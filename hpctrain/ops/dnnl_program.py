@@ -14,6 +14,7 @@ __all__ = ["Bound", "Builder", "Program"]
 
 _ALIGNMENT = 64
 _FROM, _TO, _SCRATCHPAD = 1, 17, 80
+_NOWHERE = -1  # the slot of which constants are part: it begins at address 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,17 @@ class Program:
     ----------
     library : Library
     calls : tuple of (primitive, tuple of (argument, slot))
-        A slot is the number of an array: first those of the caller, then those in scratch.
+        A slot is the number of an array: first those of the caller, then those in scratch,
+        parts of others and constants, as they come.
     made : tuple
         Descriptions of the kernels; they own the layouts that these have chosen.
     layouts : tuple
         Of each slot.
-    offsets : tuple of int
-        In scratch, of the slots that are there.
+    offsets : tuple of (slot or None, int)
+        For each slot that is not the caller's, in which array it lies and at which byte; None:
+        in scratch. A constant is known by its address.
+    constants : tuple
+        Arrays that the program owns.
     nbytes : int
         Of scratch.
     threads : int
@@ -45,10 +50,11 @@ class Program:
     calls: tuple[tuple[Any, tuple[tuple[int, int], ...]], ...]
     made: tuple[Any, ...]
     layouts: tuple[Any, ...]
-    offsets: tuple[int, ...]
+    offsets: tuple[tuple[int | None, int], ...]
     nbytes: int
     threads: int
     names: tuple[str, ...]
+    constants: tuple[Any, ...] = ()
     spare: list["Bound"] = field(default_factory=list, compare=False, repr=False)
 
     def run(self, arrays: Sequence[Any], scratch: Any) -> None:
@@ -91,7 +97,10 @@ class Program:
         """Return the address of each slot."""
         assert scratch.nbytes >= self.nbytes, "scratch was planned for another program"
         start = _aligned(scratch.ctypes.data)
-        return [a.ctypes.data for a in arrays] + [start + at for at in self.offsets]
+        found = [a.ctypes.data for a in arrays]
+        for base, at in self.offsets:
+            found.append((start if base is None else found[base] if base >= 0 else 0) + at)
+        return found
 
 
 class Bound:
@@ -140,7 +149,8 @@ class Builder:
         self.library, self.layouts = library, list(layouts)
         self.outer = len(self.layouts)
         self.calls: list[Any] = []
-        self.offsets: list[int] = []
+        self.offsets: list[tuple[int | None, int]] = []
+        self.constants: list[Any] = []
         self.nbytes = 0
         self.names: list[str] = []
         self.made: list[Any] = []
@@ -148,18 +158,35 @@ class Builder:
     def slot(self, layout: Any) -> int:
         """Add an array in scratch and return its slot."""
         self.layouts.append(layout)
-        self.offsets.append(self.nbytes)
+        self.offsets.append((None, self.nbytes))
         self.nbytes += -(-self.library.nbytes(layout) // _ALIGNMENT) * _ALIGNMENT
         return len(self.layouts) - 1
 
-    def call(self, made: Any, args: Sequence[tuple[int, int]]) -> None:
-        """Add the kernel that ``made`` describes."""
+    def part(self, slot: int, layout: Any, at: int) -> int:
+        """Add an array that begins at byte ``at`` of another one."""
+        self.layouts.append(layout)
+        self.offsets.append((slot, at))
+        return len(self.layouts) - 1
+
+    def constant(self, layout: Any, array: Any) -> int:
+        """Add an array whose elements do not change."""
+        self.constants.append(array)
+        self.layouts.append(layout)
+        self.offsets.append((_NOWHERE, array.ctypes.data))
+        return len(self.layouts) - 1
+
+    def kernel(self, made: Any) -> Callable[[Sequence[tuple[int, int]]], None]:
+        """Return what adds calls of one kernel, which share its temporary memory."""
         library, pad = self.library, self.library.scratchpad(made)
-        if library.nbytes(pad):
-            args = [*args, (_SCRATCHPAD, self.slot(pad))]
+        more = [(_SCRATCHPAD, self.slot(pad))] if library.nbytes(pad) else []
         self.made.append(made)
         self.names.append(library.implementation(made))
-        self.calls.append((library.primitive(made), tuple(args)))
+        primitive = library.primitive(made)
+        return lambda args: self.calls.append((primitive, (*args, *more)))
+
+    def call(self, made: Any, args: Sequence[tuple[int, int]]) -> None:
+        """Add the kernel that ``made`` describes."""
+        self.kernel(made)(args)
 
     def taken(self, slot: int, layout: Any) -> int:
         """Return ``slot``, or a copy of it in ``layout`` if that is another."""
@@ -183,7 +210,8 @@ class Builder:
         nbytes = self.nbytes + _ALIGNMENT if self.nbytes else 0
         layouts = tuple(self.layouts)
         return Program(self.library, tuple(self.calls), tuple(self.made), layouts,
-                       tuple(self.offsets), nbytes, threads, tuple(self.names))  # fmt: skip
+                       tuple(self.offsets), nbytes, threads, tuple(self.names),
+                       tuple(self.constants))  # fmt: skip
 
 
 def _aligned(address: int) -> int:
