@@ -245,9 +245,7 @@ def attention_grad_program(library: Library, specs: Any, outs: Any, attrs: Any) 
 
 def _pull_block(it: _Attention, build: Builder, block: _Block, rooms: tuple[int, int]) -> None:
     """Add what one block of queries gives to the gradients."""
-    dy, places, targets = it.whole(0), it.parts(1), it.parts(3)
-    q, k, v = places
-    dq, dk, dv = targets
+    dy, (q, k, v), (dq, dk, dv) = it.whole(0), it.parts(1), it.parts(3)
     score, kernels = it.scoring(build, block), _pulling(it, build, block)
     p, ds = (it.head_scores(build, room, block) for room in rooms)
     rows, pulled = (build.part(room, it.rows_of_all(block), 0) for room in rooms)
