@@ -68,7 +68,7 @@ def terms_of(config: Config) -> Terms:
 
 def in_step(config: Config) -> bool:
     """Return whether all ranks that train do so in step."""
-    return config.exchange.kind != "server" or config.exchange.mode == "sync"
+    return config.exchange.kind != "server" or terms_of(config).sync
 
 
 def train(
@@ -147,7 +147,7 @@ def _serve(config: Config, crew: Crew, facts: Facts) -> Outcome:
         watch = Watch(
             crew, config.exchange.stall_s, config.exchange.abort_s, None, lanes.running
         )
-        watch.log.started = crew.control.calls = EVERY
+        watch.log.started = watch.inside.started = crew.control.calls = EVERY
         loader = build.loader(config, data.train, crew, lanes, training=True)
         net, _ = agreed(crew.control, lambda: build.objective(config, loader, CPU))
         optimizer = build.optimizer(config)

@@ -53,7 +53,8 @@ class Header(NamedTuple):
     share : float
         Of a push: the sender's part of the samples of the step.
     scale : float
-        Factor on what a codec decodes.
+        Of a value: factor on what a codec decodes. Of a push: the scale of its loss, or 0 for
+        that of the start.
     """
 
     op: int

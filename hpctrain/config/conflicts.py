@@ -47,7 +47,8 @@ def _served(config: Config) -> bool:
 
 
 def _without_rounds(config: Config) -> bool:
-    return config.exchange.mode != "sync"
+    exchange = config.exchange
+    return exchange.mode == "async" or (exchange.mode == "bounded" and exchange.staleness > 0)
 
 
 def _in_shards(config: Config) -> bool:
@@ -90,11 +91,6 @@ _WHOLE = (
     "parallel.pipeline: got {{parallel.pipeline}} with {}, which works on a whole model; leave "
     "out one of them"
 )
-_ROUNDLESS = (
-    "{}: it looks at the gradient of a whole step, which there is not with exchange.mode "
-    "= {{exchange.mode}}; choose sync, or do without"
-)
-
 CONFLICTS = (
     Conflict(
         (_backwards,),
@@ -172,16 +168,11 @@ CONFLICTS = (
         "optim.sharded: got true with exchange.kind = server, whose servers keep the "
         "optimizer's state already; set it to false",
     ),
-    Conflict((_served, _without_rounds, _clipped), _ROUNDLESS.format("optim.clip_norm")),
-    Conflict(
-        (_served, _without_rounds, lambda c: c.optim.nonfinite == "skip"),
-        _ROUNDLESS.format("optim.nonfinite = skip"),
-    ),
     Conflict(
         (_tolerant, lambda c: not (_served(c) and _without_rounds(c))),
         "exchange.tolerate: got {exchange.tolerate} with exchange.kind = {exchange.kind} and "
-        "exchange.mode = {exchange.mode}, needed server and async or bounded, where nobody "
-        "waits for all; set it to 0, or choose these",
+        "exchange.mode = {exchange.mode}, needed server, and async or bounded with a staleness "
+        "above 0, where nobody waits for all; choose these, or set it to 0",
     ),
     Conflict(
         (_served, _without_rounds, _sync_bn),

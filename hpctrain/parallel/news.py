@@ -48,7 +48,7 @@ class News:
         newest : int
             The last step that any worker has pushed.
         """
-        for sums in self._sums.values():
+        for sums in self._sums.values() if not riders[BAD] else ():
             sums += np.asarray(riders[_COUNTED], np.float64)
         if (riders[STOP] > 0 or self.wish) and not self.stop_at:
             # A worker takes results LAG steps late: this is the first step that none has begun.

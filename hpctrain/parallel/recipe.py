@@ -9,11 +9,10 @@ and rules give the same items, so that all ranks push the same exchanges in the 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from hpctrain.graph.segments import Segment
-from hpctrain.parallel.work import Options
+from hpctrain.parallel.rules import Rules, rules
 
 __all__ = [
     "Item", "Key", "Role", "Rules", "end_items", "exchange_items", "gradient_items",
@@ -53,79 +52,8 @@ class Item(NamedTuple):
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How the steps of a run are made.
-
-    Attributes
-    ----------
-    order : tuple of int
-        The slices in the order of their exchange, equal on all ranks.
-    gathered : tuple of int
-        The slices in the order in which updated parts are gathered; empty unless each rank
-        updates a part.
-    overlap : bool
-        Exchange on the communication lane; otherwise post early and finish late.
-    summed : bool
-        Gradients of several parts of the batch are added up before the exchange.
-    settled : bool
-        The sums are rounded to the dtype of the parameters after it.
-    clipped : bool
-        The update waits for the norm of the whole gradient.
-    shared_norm : bool
-        Each rank has a part of the gradient, so that the norm is summed over the ranks.
-    checked : bool
-        The update, and the next step, wait for word that all gradients of all ranks are
-        finite, and so is their sum, which its norm tells.
-    served : bool
-        Servers make the updates: what comes back are parameters.
-    """
-
-    order: tuple[int, ...]
-    gathered: tuple[int, ...] = ()
-    overlap: bool = True
-    summed: bool = False
-    settled: bool = False
-    clipped: bool = False
-    shared_norm: bool = False
-    checked: bool = False
-    served: bool = False
-
-    @property
-    def measured(self) -> bool:
-        """Whether the norm of the gradient is needed."""
-        return self.clipped or self.checked
-
-
 READERS = frozenset({"feed", "ride", "nothing", "forward", "backward", "weigh"})
 """Verbs that read the arrays of a batch, here and in a pipeline."""
-
-
-def rules(
-    options: Options, order: Sequence[int], several: bool, summed: bool, settled: bool
-) -> Rules:
-    """Return the rules of a run.
-
-    Parameters
-    ----------
-    options : Options
-    order : sequence of int
-    several : bool
-        Whether there are several ranks.
-    summed, settled : bool
-        See `Rules`.
-    """
-    shared, clipped = options.sharded and several, bool(options.clip_norm)
-    return Rules(
-        tuple(order),
-        gathered=tuple(sorted(order)) if shared else (),
-        overlap=options.overlap,
-        summed=summed,
-        settled=settled,
-        clipped=clipped,
-        shared_norm=shared and (clipped or options.skip),
-        checked=options.skip,
-    )
 
 
 def parameters(index: int) -> Key:
@@ -193,7 +121,8 @@ def nothing_items(rules: Rules) -> tuple[Item, ...]:
 
 def exchange_items(rules: Rules) -> tuple[Item, ...]:
     """Return the items that follow the gradient: exchange, update, result."""
-    items = [_exchange(index, rules) for index in rules.order]
+    items = [_sift(rules)] if rules.sifted else []
+    items += [_exchange(index, rules) for index in rules.order]
     if not rules.overlap:
         items += [Item("finish", i, (), (gradients(i),)) for i in rules.order]
     if rules.served:
@@ -214,9 +143,14 @@ def _landed(rules: Rules) -> Iterator[Item]:
     yield from _gathered(rules)
     for index in rules.gathered:
         yield Item("land", index, (), (parameters(index), gradients(index)))
-    if rules.checked:
+    if rules.checked and not rules.alone:
         yield Item("judge", 0, (gradients(0),), (VERDICT,))
     yield Item("keep", 0, (gradients(0), *((VERDICT,) if rules.checked else ())))
+
+
+def _sift(rules: Rules) -> Item:
+    # Clipping changes slices, and the exchanges of all wait for that.
+    return Item("sift", 0, (), (VERDICT, *(gradients(index) for index in sorted(rules.order))))
 
 
 def posted_early(items: Sequence[Item]) -> list[int]:

@@ -17,7 +17,7 @@ from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.tally import Tally
 from hpctrain.parallel.terms import CODED, Terms, body_bytes
 from hpctrain.parallel.told import Told
-from hpctrain.parallel.work import Options
+from hpctrain.parallel.work import BAD, Options
 from hpctrain.trace import Recorder
 
 __all__ = ["Parts"]
@@ -165,10 +165,12 @@ class Parts:
         worker, share, version = push.source, push.header.share, push.header.version
         gradient = self.intake.gradient(index, [push])
         if self.exact(index):
-            self.news.note(self.state.flat.grads[: self.exact(index)], newest)
+            riders = self.state.flat.grads[: self.exact(index)]
+            self.news.note(riders, newest)
+            self.tally.skipped(worker, riders[BAD] > 0)
         self.tally.late(index, self._updates[index] - self._seen[index][worker])
         if share > 0:
-            scale = 1.0 / (share * self.scale.value)
+            scale = 1.0 / (share * (push.header.scale or self.scale.value))
             made = self._updates[index] - self._made[index]
             how = self.schedule.lr(version) * share, made, scale
             self._update(index, how, self._compensated(gradient, scale, worker), told)

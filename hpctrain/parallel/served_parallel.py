@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Spec
+from hpctrain.errors import ConfigError
 from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.recipe import Rules
@@ -43,7 +44,8 @@ class ServedParallel(DataParallel):
     @property
     def rules(self) -> Rules:
         """How steps are made."""
-        return replace(super().rules, served=True, gathered=tuple(sorted(self.order)))
+        gathered, alone = tuple(sorted(self.order)), not self.trade.terms.sync
+        return replace(super().rules, served=True, gathered=gathered, alone=alone)
 
     def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
         """Capture and plan for a shape of batch; the first time the servers begin."""
@@ -80,7 +82,19 @@ class ServedParallel(DataParallel):
         schedule: Schedule | None = None,
         clip_norm: float | None = None,
     ) -> None:
-        """Go on with other settings; collective over the workers, with no step under way."""
+        """Go on with other settings; collective over the workers, with no step under way.
+
+        Raises
+        ------
+        ConfigError
+            If another norm is asked for where each worker clips its own gradients.
+        """
+        if clip_norm is not None and not self.trade.terms.sync:
+            raise ConfigError(
+                f"change: got clip_norm {clip_norm:g} in mode {self.trade.terms.mode}, where "
+                f"each worker clips by the {self.options.clip_norm:g} that it began with; "
+                "start again with another optim.clip_norm"
+            )
         self.engine.wait_all()
         self.group.barrier()
         self.trade.change(optimizer, schedule, clip_norm)

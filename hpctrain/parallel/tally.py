@@ -24,6 +24,7 @@ class Tally:
         self._seconds = [0.0] * slices
         self._late: list[Counter[int]] = [Counter() for _ in range(slices)]
         self._queue = [0, 0, 0]  # letters that came, those before them in sum, and at most
+        self._skipped: Counter[int] = Counter()
         self._recorder = recorder
         self._started = time.perf_counter()
 
@@ -46,6 +47,10 @@ class Tally:
         if self._recorder is not None and self._recorder.enabled:
             self._recorder.counter("late", updates)
 
+    def skipped(self, worker: int, bad: bool) -> None:
+        """Count a push of a worker, if it is left out because it is not finite."""
+        self._skipped[worker] += bad
+
     def take(self) -> dict[str, Any]:
         """Return what was done since the last call.
 
@@ -54,7 +59,8 @@ class Tally:
         dict
             ``busy``: seconds of work in a second; ``queue``, ``longest``: how many tasks were
             before a letter, in the mean and at most; ``late``: by how many updates of others a
-            push was late, with how often.
+            push was late, with how often; ``skipped``: ranks, with how many of their pushes
+            were left out because they were not finite.
         """
         now, late = time.perf_counter(), Counter[int]()
         for each in self._late:
@@ -64,9 +70,11 @@ class Tally:
         busy = sum(self._seconds) / max(now - self._started, 1e-9)
         self._queue, self._started = [0, 0, 0], now
         self._seconds = [0.0] * len(self._seconds)
+        skipped, self._skipped = +self._skipped, Counter()
         return {
             "busy": busy,
             "queue": before / max(count, 1),
             "longest": most,
             "late": sorted(late.items()),
+            "skipped": sorted(skipped.items()),
         }

@@ -66,14 +66,14 @@ class Terms:
 
         if self.tolerate and self.sync:
             raise ConfigError(
-                f"exchange.tolerate: got {self.tolerate} in mode sync, whose rounds need every "
-                "worker, needed async or bounded; choose one of these, or tolerate none"
+                f"exchange.tolerate: got {self.tolerate} where rounds need every worker, "
+                "needed async, or bounded with a staleness above 0; choose one, or tolerate 0"
             )
 
     @property
     def sync(self) -> bool:
-        """Whether all workers have the same parameters."""
-        return self.mode == "sync"
+        """Whether all workers have the same parameters, as if the staleness is 0."""
+        return self.mode == "sync" or self.bound == 0
 
     @property
     def bound(self) -> int | None:
@@ -86,12 +86,6 @@ class Terms:
             raise ConfigError(
                 "servers: got Options.sharded, but servers keep the optimizer's state already; "
                 "set it to False"
-            )
-        if not self.sync and (options.clip_norm or options.skip):
-            what = "skip" if options.skip else "clip_norm"
-            raise ConfigError(
-                f"servers: got Options.{what}, which looks at the gradient of a whole "
-                f"step, and mode {self.mode}, which has none; choose sync, or do without"
             )
 
 

@@ -58,6 +58,7 @@ class Traded:
         self._near = [rank in near and near.reaches(s) for s in range(trade.terms.servers)]
         self._owed: dict[tuple[int, int], Any] = {}
         self._shares: dict[int, float] = {}
+        self._scales: dict[int, float] = {}
         self._values: dict[int, list[tuple[int, Letter]]] = {}
         self._receives: dict[int, list[Handle]] = {}
 
@@ -66,11 +67,22 @@ class Traded:
         share = work.count / max(work.global_count, 1)
         self._shares[number] = self._shares.get(number, 0.0) + share
 
+    def share(self, number: int) -> float:
+        """Return which share of the samples of a step this rank has."""
+        return self._shares.get(number, 0.0)
+
+    def leave(self, number: int, scale: float, skip: bool) -> None:
+        """Note the loss scale of the gradient of a step, or that it does not count."""
+        self._scales[number] = scale
+        if skip:
+            self._shares[number] = 0.0
+
     def begin(self, piece: Slice, number: int = 0) -> Pending | None:
         """Push a slice; make room for what will come of it."""
         array = backend.to_host(self._buffer[piece.start : piece.stop])
         share = self._shares.get(number, 0.0)  # none for a rank without a sample
-        self._shares.pop(number - KEPT, None)
+        for kept in self._shares, self._scales:
+            kept.pop(number - KEPT, None)
         letters, receives, sends, values = [], [], [], []
         for server, (a, b) in enumerate(self._trade.places[piece.index]):
             if a == b:
@@ -122,15 +134,16 @@ class Traded:
             letter.view(part.dtype, part.size)[:] = part
         else:
             letter.view(part.dtype, exact)[:] = part[:exact]
-            rest = part[exact:]
-            owed = None
-            if codec.residual:
+            rest, owed = part[exact:], None
+            if not (share or self._trade.terms.sync):
+                rest = np.zeros_like(rest)  # does not count: what is owed stays owed
+            elif codec.residual:
                 owed = self._owed.setdefault((index, server), np.zeros(rest.size, np.float32))
             codec.encode(rest, letter.body[exact * part.itemsize :], owed)
         letter.seal(
             Header(
                 Op.PUSH, index, number, start, part.size, part.dtype.char,
-                flags=NEAR * near, share=share,
+                flags=NEAR * near, share=share, scale=self._scales.get(number, 0.0),
             ),
             self._post.debug,
         )  # fmt: skip

@@ -182,6 +182,8 @@ class Report:
             if pushes:
                 shares = ", ".join(f"{by}: {times / pushes:.0%}" for by, times in late[:8])
                 line += f", updates between a pull and its push: {shares}"
+            for rank, times in found["skipped"]:
+                line += f", {times} gradient(s) of rank {rank} left out, not finite"
             self._console.line(line)
             if self._records is not None:
                 self._records.write(

@@ -194,12 +194,14 @@ class Trainer:
                 f"training: the loss is {result.loss_sum} at step {number + 1}, needed a "
                 "finite number; lower optim.lr, set optim.clip_norm, or look for bad records"
             )
-        if finite and not result.skipped:
+        # Without rounds what is skipped is this worker's, and the sums are those of all.
+        alone = isinstance(self.step, ServedParallel) and not self.step.trade.terms.sync
+        if finite and (alone or not result.skipped):
             self.at.add(result.loss_sum, result.correct, result.count, batches)
         else:
             self.at.add(0.0, 0.0, 0, batches)
         self._skipped = self._skipped + 1 if result.skipped else 0
-        if result.skipped:
+        if result.skipped and not alone:
             self.report.skipped(self.at, result)
         if self._skipped == MAX_SKIPPED:
             raise NumericError(

@@ -18,10 +18,6 @@ UNBLOCKED = (
     "exchange.waiting: got blocking with {}, where what a rank waits for may depend on what it "
     "has yet to send, needed polling or auto"
 )
-ROUNDLESS = (
-    "{}: it looks at the gradient of a whole step, which there is not with exchange.mode = "
-    "async; choose sync, or do without"
-)
 
 # For each row, in its order: settings of which each takes part, others, and the sentence.
 CASES = [
@@ -104,14 +100,11 @@ CASES = [
         "optimizer's state already; set it to false",
     ),
     (
-        {"optim.clip_norm": 1, **SERVED, "exchange.mode": "async"},
+        {"exchange.tolerate": 1},
         {},
-        ROUNDLESS.format("optim.clip_norm"),
-    ),
-    (
-        {"optim.nonfinite": "skip", **SERVED, "exchange.mode": "async"},
-        {},
-        ROUNDLESS.format("optim.nonfinite = skip"),
+        "exchange.tolerate: got 1 with exchange.kind = allreduce and exchange.mode = sync, "
+        "needed server, and async or bounded with a staleness above 0, where nobody waits for "
+        "all; choose these, or set it to 0",
     ),
     (
         {"parallel.sync_bn": "true", **SERVED, "exchange.mode": "bounded"},

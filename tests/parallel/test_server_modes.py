@@ -10,7 +10,7 @@ from serving import in_steps, served
 from hpctrain.comm.compress import codec
 from hpctrain.optim import SGD, Adam, Constant
 from hpctrain.parallel.terms import Terms
-from hpctrain.parallel.work import LAG
+from hpctrain.parallel.work import LAG, Options
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -165,3 +165,28 @@ def test_settings_change_while_it_runs(world):
         first, second, third, fourth = results
         assert first > 1e-4 and second == 0 and 0 < third < 1e-7
         assert fourth == pytest.approx(SCHEDULE.base_lr, rel=1e-3)  # Adam's first step
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("near", [True, False], ids=["near", "far"])
+def test_what_is_not_finite_is_left_out_by_the_worker_that_has_it(world, near):
+    """In MXNet overflow is found after the push, when the server has updated already."""
+    steps = data()
+    steps[2][0][-1] = np.inf  # a record of the last worker
+
+    def use(step, batches):
+        step.begin_at(0)
+        results = in_steps(step, batches)
+        step.catch_up()
+        return [(r.skipped, r.mine, r.next_scale) for r in results]
+
+    terms = Terms(mode="async", shared=near)
+    options = Options(skip=True, loss_scale=8.0)
+    results, state = served(mlp(), SGD(), world, steps, terms, options, use=use)
+
+    assert np.isfinite(weights(state)).all() and equal_on_workers(world, state)
+    if world.rank:
+        bad = world.rank == world.size - 1
+        assert [skipped for skipped, _, _ in results] == [bad and i == 2 for i in range(STEPS)]
+        assert [mine for _, mine, _ in results] == [bad and i == 2 for i in range(STEPS)]
+        assert results[-1][2] == (4.0 if bad else 8.0)

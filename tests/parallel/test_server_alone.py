@@ -1,0 +1,214 @@
+"""A server without MPI: who is answered when, and what a death changes."""
+
+import time
+
+import numpy as np
+import pytest
+from posted import Served
+from replicas import mlp
+
+from hpctrain.engine import create
+from hpctrain.errors import CommError, EngineError, LostRankError
+from hpctrain.parallel.losses import Losses
+from hpctrain.parallel.server import lanes_of_server
+from hpctrain.parallel.terms import Terms
+from hpctrain.parallel.work import BAD, COUNT, LOSS, STOP, Options
+
+pytestmark = pytest.mark.serial
+BOUNDED = {"mode": "bounded", "tolerate": 1, "shared": False}
+
+
+@pytest.fixture
+def served():
+    """Make a server with workers; closed at the end."""
+    engines = []
+
+    def make(terms, workers=3, kind="serial", in_flight=4, **more):
+        engines.append(create(kind, lanes_of_server(1, in_flight)))
+        return Served(mlp(), terms, workers, engines[-1], **more)
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+def mourned(deaths, tolerate=1):
+    """The losses of a run with one server; ``deaths`` are told when they are in the list."""
+
+    def told():
+        found = list(deaths)
+        deaths.clear()
+        return found
+
+    return Losses(told, 1, tolerate, [f"host{rank}" for rank in range(9)])
+
+
+def until(condition, limit_s=20):
+    """Wait for another thread."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(1e-3)
+
+
+def test_nobody_waits_for_a_worker_that_has_died(served):
+    deaths = []
+    server = served(Terms(staleness=1, **BOUNDED), losses=mourned(deaths))
+    for worker in 1, 2:
+        for version in 0, 1:
+            server.push(worker, version)
+    server.push(3, 0, whole=False)  # it dies while it sends
+    server.step()
+    assert server.answers() == [(1, 0, 0), (2, 0, 0)]
+
+    deaths.append(3)
+    server.step()
+    assert sorted(server.answers()) == [(1, 1, 0), (2, 1, 0)]
+
+    server.push(2, 2)
+    server.push(1, 2)
+    server.step()
+    assert server.answers() == [(2, 2, 0), (1, 2, 0)]
+
+
+def test_a_slice_that_only_the_dead_one_has_pushed_begins_anew(served):
+    deaths = []
+    server = served(Terms(staleness=1, **BOUNDED), losses=mourned(deaths))
+    server.push(3, 5, index=1)
+    server.step()
+    deaths.append(3)
+    server.push(1, 5, index=1)
+    server.push(2, 5, index=1)
+    server.step()
+
+    assert server.answers() == [(3, 5, 1), (1, 5, 1), (2, 5, 1)]
+
+
+def test_an_answer_to_a_dead_worker_is_no_error_where_that_is_tolerated(served):
+    server = served(Terms(mode="async", tolerate=1), losses=mourned([]))
+    server.post.dead = {3}
+    server.push(3, 0)
+    server.push(2, 0)
+    server.step()
+
+    assert server.answers() == [(2, 0, 0)]
+
+
+def test_an_answer_to_a_dead_worker_is_an_error_where_it_is_not(served):
+    server = served(Terms(mode="async"))
+    server.post.dead = {3}
+    server.push(3, 0)
+
+    with pytest.raises((EngineError, LostRankError), match="died"):
+        server.step()
+
+
+@pytest.mark.parametrize(("dead", "message"), [
+    ([[2], [4]], "rank 2 on host2, rank 4 on host4 died, needed all but 1"),
+    ([[2, 3]], "rank 2 on host2, rank 3 on host3 died, needed all but 1"),
+    ([[0]], "server: rank 0 on host0 has died, and with it the parameters"),
+    ([[1]], "rank 1 on host1 has died, which leads them and writes the checkpoints"),
+])  # fmt: skip
+def test_what_a_run_cannot_do_without_ends_it_in_a_sentence(dead, message):
+    deaths = []
+    losses = mourned(deaths)
+
+    with pytest.raises(LostRankError, match=message) as caught:
+        for ranks in dead:
+            deaths += ranks
+            losses.news()
+
+    assert "the same command" in str(caught.value) and caught.value.exit_code == 137
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 5, 10**6, None])
+def test_a_straggler_is_left_behind_by_the_staleness_and_no_further(served, staleness):
+    """MXNet's asynchronous server answers everybody at once, however late one is."""
+    mode = "async" if staleness is None else "bounded"
+    server = served(Terms(mode=mode, staleness=staleness or 0), workers=2)
+    ahead, steps = 0, 12
+    for version in range(steps):
+        server.push(1, version)
+        server.step()
+        ahead += len(server.answers())
+    assert ahead == min(steps, steps if staleness is None else staleness)
+
+    server.push(2, 0)
+    server.step()
+    released = server.answers()
+    assert released[-1] == (2, 0, 0)
+    assert len(released) == 1 + (ahead < steps)
+
+
+def test_without_staleness_workers_are_in_step():
+    assert Terms(mode="bounded", staleness=0).sync
+    assert not Terms(mode="bounded", staleness=1).sync
+
+
+def test_a_start_while_somebody_waits_is_refused_lest_it_waits_for_ever(served):
+    """The worker's push was forgotten, and so it was never answered: the run hung."""
+    server = served(Terms(mode="bounded", staleness=1), workers=2)
+    server.push(2, 0)
+    server.push(2, 1)
+    server.step()
+    server.order(1, do="start", step=0, scale={"value": 1.0, "good": 0, "skipped": 0})
+
+    with pytest.raises(CommError, match=r"workers \[2\] wait for an answer"):
+        server.step()
+
+
+def test_a_push_that_is_not_finite_is_left_out_and_counted_by_rank(served):
+    server = served(Terms(mode="async"), workers=2, options=Options(skip=True))
+    before = server.weights
+    nan = {f"_{LOSS}": np.nan, f"_{COUNT}": 6, f"_{BAD}": 1}
+    server.push(2, 0, share=0.0, **nan)
+    server.step()
+    assert np.array_equal(server.weights, before)
+
+    server.push(1, 0, value=1.0, **{f"_{LOSS}": 3.0, f"_{COUNT}": 6})
+    server.step()
+    assert not np.array_equal(server.weights, before)
+    parts = server.server.parts
+    assert parts.tally.take()["skipped"] == [(2, 1)]
+    assert parts.news.take(2).tolist() == [3.0, 0.0, 6.0]
+
+
+def test_a_push_has_the_loss_scale_of_its_worker(served):
+    found = []
+    for scale in 0.0, 8.0:
+        server = served(Terms(mode="async"), workers=2, options=Options(loss_scale=1.0))
+        server.push(1, 0, value=scale or 1.0, scale=scale)
+        server.step()
+        found.append(server.weights)
+
+    assert np.array_equal(*found)
+
+
+def test_answers_leave_by_what_the_next_step_needs_first(served):
+    """In MXNet answers have no priority, so the weights of all layers arrive in any order."""
+    server = served(Terms(mode="async"), workers=1, kind="threaded", in_flight=1)
+    server.post.held = True
+    for index in 2, 1, 3, 0:
+        server.push(1, 0, index=index)
+        server.server._receive()
+        server.engine.wait(server.server._slots[index])  # its answer is pushed
+        if index == 2:
+            until(lambda: server.post.sent)
+    server.post.held = False
+    server.engine.wait_all()
+
+    assert server.answers() == [(1, 0, 2), (1, 0, 0), (1, 0, 1), (1, 0, 3)]
+
+
+def test_the_wish_of_any_server_stops_all_workers(served):
+    server = served(Terms(), workers=1)
+    server.push(1, 0)
+    server.step()
+    assert server.post.sent[0][3].view(server.state.flat.dtype)[STOP] == 0
+    server.answers()
+
+    server.order(5, do="wish")  # from another server
+    server.step()
+    server.push(1, 1)
+    server.step()
+    assert server.post.sent[0][3].view(server.state.flat.dtype)[STOP] > 0
