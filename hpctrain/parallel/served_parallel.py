@@ -15,6 +15,7 @@ from hpctrain.autograd import Spec
 from hpctrain.errors import ConfigError
 from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.data_parallel import DataParallel
+from hpctrain.parallel.debts import Debts
 from hpctrain.parallel.recipe import Rules
 from hpctrain.parallel.trade import Trade
 from hpctrain.parallel.traded import Traded
@@ -71,6 +72,11 @@ class ServedParallel(DataParallel):
     def _traded(self) -> Traded:
         assert isinstance(self._exchange, Traded), "a worker trades"
         return self._exchange
+
+    @property
+    def debts(self) -> Debts:
+        """What compression has not sent yet."""
+        return self._traded.debts
 
     def catch_up(self) -> tuple[float, float, int]:
         """Take the servers' parameters; return losses, right answers, samples not told yet."""

@@ -13,6 +13,7 @@ from hpctrain.comm.progress import Log
 from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending
 from hpctrain.comm.watched import noted
+from hpctrain.parallel.debts import Debts
 from hpctrain.parallel.flat import FlatParameters, Slice
 from hpctrain.parallel.near import NEAR
 from hpctrain.parallel.terms import CODED, body_bytes
@@ -56,7 +57,7 @@ class Traded:
         self._landing: Codec | None = trade.terms.codec()  # used by another thread
         near, rank = trade.near, trade.post.rank
         self._near = [rank in near and near.reaches(s) for s in range(trade.terms.servers)]
-        self._owed: dict[tuple[int, int], Any] = {}
+        self.debts = Debts(trade)
         self._shares: dict[int, float] = {}
         self._scales: dict[int, float] = {}
         self._values: dict[int, list[tuple[int, Letter]]] = {}
@@ -138,7 +139,7 @@ class Traded:
             if not (share or self._trade.terms.sync):
                 rest = np.zeros_like(rest)  # does not count: what is owed stays owed
             elif codec.residual:
-                owed = self._owed.setdefault((index, server), np.zeros(rest.size, np.float32))
+                owed = self.debts.of(index, server, rest.size)
             codec.encode(rest, letter.body[exact * part.itemsize :], owed)
         letter.seal(
             Header(
@@ -231,8 +232,7 @@ class Traded:
 
     def rescale(self, factor: float) -> None:
         """Scale what compression owes, which is in units of the gradient."""
-        for owed in self._owed.values():
-            owed *= factor
+        self.debts.rescale(factor)
 
 
 class _Together:

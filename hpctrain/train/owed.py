@@ -7,16 +7,15 @@ or if compression is switched off.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hpctrain.comm.group import Group
-from hpctrain.comm.transport import Transport
 from hpctrain.errors import CheckpointError
 from hpctrain.parallel.flat import FlatParameters, Slice
 
-__all__ = ["PREFIX", "collect", "restore"]
+__all__ = ["PREFIX", "Debtor", "collect", "restore"]
 
 PREFIX = "owed/"
 Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
@@ -25,8 +24,24 @@ Rows = Sequence[Sequence[tuple[str, int, int]]]
 gradient that it is about."""
 
 
+class Debtor(Protocol):
+    """Who owes: a transport, or a worker's exchange with servers."""
+
+    def state(self) -> dict[str, Any]:
+        """Return copies of what is owed, by a name that ends in ``/`` and the slice."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+
+    def span(self, name: str, count: int, exact: int = 0) -> slice:
+        """Return the elements of a slice of ``count`` that ``state()[name]`` is about."""
+
+    def take_over(self, owed: Any, key: int, exact: int = 0) -> None:
+        """Owe a part of what all together owe of slice ``key``."""
+
+
 def collect(
-    group: Group, transport: Transport | None, flat: FlatParameters
+    group: Group, transport: Debtor | None, flat: FlatParameters
 ) -> tuple[dict[str, np.ndarray[Any, np.dtype[Any]]], Rows]:
     """Return what all ranks owe, on rank 0; collective.
 
@@ -34,7 +49,7 @@ def collect(
     ----------
     group : Group
         The ranks of the transport.
-    transport : Transport or None
+    transport : Debtor or None
         With nothing under way.
     flat : FlatParameters
         Its slices are the keys of the transport.
@@ -66,7 +81,7 @@ def collect(
 
 def restore(
     group: Group,
-    transport: Transport,
+    transport: Debtor,
     flat: FlatParameters,
     saved: tuple[Arrays, Rows],
     factor: float = 1.0,
@@ -109,7 +124,7 @@ def restore(
 
 
 def _give_back(
-    group: Group, transport: Transport, arrays: Arrays, rows: Rows, factor: float
+    group: Group, transport: Debtor, arrays: Arrays, rows: Rows, factor: float
 ) -> None:
     """Send every rank its own array."""
     sizes = [sum(stop - start for _, start, stop in row) for row in rows]
@@ -134,7 +149,7 @@ def _parts(row: Any, array: Any) -> list[tuple[str, tuple[int, int], Any]]:
     return found
 
 
-def _span(transport: Transport | None, flat: FlatParameters, name: str) -> tuple[int, int]:
+def _span(transport: Debtor | None, flat: FlatParameters, name: str) -> tuple[int, int]:
     """Return where in the flat gradient a residual is; nowhere if there is no such slice."""
     index = int(name.rpartition("/")[2])
     if transport is None or index >= len(flat.slices):

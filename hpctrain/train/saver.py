@@ -8,6 +8,7 @@ from hpctrain.comm.guard import agreed
 from hpctrain.comm.world import World
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.mesh_state import MeshState
+from hpctrain.parallel.served_parallel import ServedParallel
 from hpctrain.trace import Activity
 from hpctrain.train import checkpoint, owed
 from hpctrain.train.position import Position
@@ -50,6 +51,9 @@ class Saver:
         self._about = about or {}
         self._activity = activity or Activity()
         self._snapshot = step.engine.variable("snapshot")
+        self._parted = isinstance(step.state, MeshState)
+        if isinstance(step.state, MeshState) and run is not None:
+            step.state.folder = run.checkpoints
 
     def resume(self) -> Position | None:
         """Restore the newest whole checkpoint on all ranks; collective.
@@ -73,17 +77,23 @@ class Saver:
         """Restore what the step keeps besides parameters and optimizer."""
         kept = state.get("loss_scale", {"value": 1.0, "good": 0, "skipped": 0})
         self.step.scale.load(kept)
-        if self.step.transport is not None:
+        debtor = self._debtor
+        if debtor is not None:
             factor = self.step.scale.value / kept["value"]
             flat, rows = self.step.state.flat, state.get("owed", [])
-            owed.restore(self.world.control, self.step.transport, flat, (arrays, rows), factor)
+            owed.restore(self.world.control, debtor, flat, (arrays, rows), factor)
+
+    @property
+    def _debtor(self) -> owed.Debtor | None:
+        """Who knows what compression owes on this rank."""
+        return self.step.debts if isinstance(self.step, ServedParallel) else self.step.transport
 
     def _find(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Load on rank 0 what there is, and put it in place."""
         if self._run is None:
             return None
         with self._activity.doing(f"loading the checkpoint in {self._run.checkpoints}"):
-            restored = self._run.restore()
+            restored = self._run.restore(lazily=self._parted)
         self._run.rewind(restored[2]["position"]["step"] if restored else 0)
         if restored is None:
             return None
@@ -112,12 +122,10 @@ class Saver:
 
         Between two steps, with no exchange under way. On rank 0 there is room for a copy of all
         that is saved: of a sharded optimizer's state that of all ranks, and what compression
-        owes on each rank.
+        owes on each rank; but not for what other ranks of a mesh have of the model.
         """
         arrays = self.step.state.gathered(self.world.control)
-        debts, rows = owed.collect(
-            self.world.control, self.step.transport, self.step.state.flat
-        )
+        debts, rows = owed.collect(self.world.control, self._debtor, self.step.state.flat)
         if self._run is None:
             return
         arrays.update(debts)
