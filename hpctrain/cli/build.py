@@ -10,6 +10,7 @@ import numpy as np
 from hpctrain import backend, models, nn, optim
 from hpctrain.autograd import Spec, Tensor
 from hpctrain.comm.guard import agreed
+from hpctrain.comm.progress import Log
 from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import Engine
@@ -149,14 +150,16 @@ def memory(config: Config) -> Memory:
     return Memory(config.memory.recompute, budget)
 
 
-def together(config: Config, world: World, pause_s: float = 0.0) -> Combine | None:
+def together(
+    config: Config, world: World, pause_s: float = 0.0, log: Log | None = None
+) -> Combine | None:
     """Make what takes batch statistics over all ranks; None where each takes its own.
 
     Collective, on the main thread.
     """
     if not config.parallel.sync_bn:
         return None
-    return Combine(world.group, pause_s) if world.size > 1 else None
+    return Combine(world.group, pause_s, log=log) if world.size > 1 else None
 
 
 def options(config: Config, overlap: bool, pause_s: float) -> Options:

@@ -190,7 +190,7 @@ def _step(
         made = pipeline.step_of(config, world, mesh, lanes, loader, where, _facts)
         return made, PipelineEvaluator(made)
     pause_s = PAUSE_S if cores < 1 else 0.0
-    together = build.together(config, world, pause_s)
+    together = build.together(config, world, pause_s, watch.inside)
     room = Room(world)
     net, goal = room.objective(config, loader, device, together)
     optimizer = build.optimizer(config)

@@ -11,10 +11,11 @@ from time import monotonic
 from types import FrameType
 from typing import Any, Self
 
-__all__ = ["CONTROL", "GRADIENT", "Log", "State", "Wait", "collective", "place"]
+__all__ = ["CONTROL", "GRADIENT", "INSIDE", "Log", "State", "Wait", "collective", "place"]
 
-GRADIENT, CONTROL = "gradient", "control"
-"""The two sequences of exchanges; each is started in one order on all ranks."""
+GRADIENT, CONTROL, INSIDE = "gradient", "control", "inside"
+"""The sequences of exchanges, the last one those inside a step's computation; each is started
+in one order on all ranks."""
 
 _ROOT = Path(__file__).parents[1]
 _GROUP = str(Path(__file__).with_name("group.py"))
@@ -32,7 +33,7 @@ class Wait:
     Attributes
     ----------
     sequence : str
-        ``GRADIENT`` or ``CONTROL``.
+        ``GRADIENT``, ``CONTROL`` or ``INSIDE``.
     number : int
         Its place in the sequence, from 1, the same on all ranks.
     name : str
@@ -87,10 +88,16 @@ class State:
 
 
 class Log:
-    """The gradient exchanges of this rank: how many were started, and which are open.
+    """The exchanges of one sequence of this rank: how many were started, and which are open.
+
+    Parameters
+    ----------
+    sequence : str
+        ``GRADIENT``, or ``INSIDE``, whose exchanges are not counted by steps.
 
     Attributes
     ----------
+    sequence : str
     first_step : int
         The step before the first exchange of a slice, if training goes on from a checkpoint.
 
@@ -100,7 +107,8 @@ class Log:
     three cost less than a microsecond each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sequence: str = GRADIENT) -> None:
+        self.sequence = sequence
         self.first_step = 0
         self.started = 0
         self._times: dict[int, int] = {}
@@ -143,9 +151,10 @@ class Log:
         if not rows:
             return None
         number, name, times, start = min(rows)
-        text = f"step {self.first_step + times}, {name}"
+        count = "step" if self.sequence == GRADIENT else "message"
+        text = f"{count} {self.first_step + times}, {name}"
         end = monotonic() if now is None else now
-        return Wait(GRADIENT, number, text, end - max(start, since))
+        return Wait(self.sequence, number, text, end - max(start, since))
 
     def busy(self) -> int | None:
         """Return the number of the first started exchange that this rank does not wait for."""

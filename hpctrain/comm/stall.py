@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from hpctrain.comm import guard
 from hpctrain.comm.mail import Mail
-from hpctrain.comm.progress import CONTROL, GRADIENT, Log, State, Wait, collective, place
+from hpctrain.comm.progress import CONTROL, INSIDE, Log, State, Wait, collective, place
 from hpctrain.comm.stalled import report, stalled
 from hpctrain.comm.world import World
 from hpctrain.trace import Activity
@@ -89,6 +89,8 @@ class Watch:
     ----------
     log : Log
         To be told when an exchange of gradients starts and ends.
+    inside : Log
+        To be told of what ranks wait for inside a step's computation, such as statistics.
 
     Notes
     -----
@@ -105,7 +107,7 @@ class Watch:
         activity: Activity | None = None,
         running: Running | None = None,
     ) -> None:
-        self.log = Log()
+        self.log, self.inside = Log(), Log(INSIDE)
         self._world, self._group = world.whole, world.control
         self._stall_s, self._abort_s = stall_s, abort_s
         self._activity = activity or Activity()
@@ -181,23 +183,23 @@ class Watch:
 
     def _waits(self, now: float) -> list[Wait]:
         """Return the oldest open exchange of each sequence."""
-        gradient, control = self.log.oldest(self._awake, now), self._control
-        waits = [] if gradient is None else [gradient]
+        found = [log.oldest(self._awake, now) for log in (self.log, self.inside)]
+        waits, control = [wait for wait in found if wait is not None], self._control
         if control.name:
             seconds = now - max(control.moment, self._awake)
             waits.append(Wait(CONTROL, control.number, control.name, seconds))
         return waits
 
     def _state(self, now: float) -> State:
-        started = {GRADIENT: self.log.started, CONTROL: self._group.calls}
+        started = {log.sequence: log.started for log in (self.log, self.inside)}
         doing = [f"{each.what} for {each.seconds:.1f} s" for each in self._activity.now()]
         doing += [f"lane {lane}: {name} for {s:.1f} s" for lane, name, s in self._running()]
         doing.append(f"main thread at {place(_main_frame())}")
         busy = self.log.busy()
         return State(
-            started,
+            {**started, CONTROL: self._group.calls},
             self._waits(now),
-            {} if busy is None else {GRADIENT: busy},
+            {} if busy is None else {self.log.sequence: busy},
             self._told,
             doing,
         )

@@ -8,10 +8,12 @@ import numpy as np
 
 from hpctrain import backend
 from hpctrain.comm.group import Group
+from hpctrain.comm.progress import Log
+from hpctrain.comm.watched import noted
 from hpctrain.optim import LossScale, Optimizer, Schedule, clip_scale, finite, sum_of_squares
 from hpctrain.parallel.bound import BoundStep
 from hpctrain.parallel.exchange import Exchange
-from hpctrain.parallel.flat import Slice
+from hpctrain.parallel.flat import Slice, joined
 from hpctrain.parallel.meter import Meter
 from hpctrain.parallel.shards import Sums
 from hpctrain.parallel.state import ModelState
@@ -69,6 +71,8 @@ class Actions:
         Where gradients of the parts of a step are added up.
     norms : Group or None
         For the norm of a gradient of which each rank has a part; used by nothing else.
+    log : Log, optional
+        Where it is noted that it is fetched.
 
     Attributes
     ----------
@@ -87,6 +91,7 @@ class Actions:
         exchange: Exchange,
         sums: Sums | None,
         norms: Group | None,
+        log: Log | None = None,
     ) -> None:
         flat = state.flat
         self.state, self.optimizer, self.schedule = state, optimizer, schedule
@@ -101,7 +106,7 @@ class Actions:
         self._grads = self._sent if same else flat.grads
         factors = state.factors()
         self._runs = [flat.runs(piece, factors) for piece in flat.slices]
-        self._norms = norms
+        self._norms, self._norms_log = norms, log
         # The ranks' shares, added up in their order: the same bits, whatever MPI does.
         self._squares = np.zeros(norms.size if norms else 1)
         self._place = norms.rank if norms else 0
@@ -215,13 +220,14 @@ class Actions:
         spans = [self.exchange_of.own(piece) for piece in self.state.flat.slices]
         self._squares[:] = 0
         self._squares[self._place] = sum(
-            sum_of_squares(self._grads[max(a, riders) : b]) for a, b in _joined(spans)
+            sum_of_squares(self._grads[max(a, riders) : b]) for a, b in joined(spans)
         )
 
     def share_norm(self, turn: Turn, _: int) -> Any:
         """Start to fetch the squares of all ranks."""
         assert self._norms is not None, "ranks with parts share their norms"
-        return self._norms.iallreduce(self._squares)
+        pending, key = self._norms.iallreduce(self._squares), len(self.state.flat.slices)
+        return noted(pending, self._norms_log, key, "norm of the gradient")
 
     def wait_for_norm(self, turn: Turn, index: int) -> None:
         """Fetch the squares of all ranks, on this lane."""
@@ -284,14 +290,3 @@ class Actions:
                 weight_decay=self.optimizer.weight_decay * wd_mult,
                 scale=factor,
             )
-
-
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join spans that touch, so that a sum over them does not depend on the slices."""
-    found: list[tuple[int, int]] = []
-    for a, b in spans:
-        if found and found[-1][1] == a:
-            found[-1] = (found[-1][0], b)
-        else:
-            found.append((a, b))
-    return found

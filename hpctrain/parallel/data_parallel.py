@@ -122,7 +122,7 @@ class DataParallel:
         if self.rules.shared_norm and self._norms is None:
             self._norms = self.group.dup()
         parts = self.optimizer, self.schedule, options, self._exchange, self.way.sums
-        self._actions = Actions(state, *parts, self._norms)
+        self._actions = Actions(state, *parts, self._norms, self.way.log)
         self._bound = BoundSteps(self.objective, state, options, self.way.early(options))
 
     @property

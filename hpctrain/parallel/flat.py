@@ -18,7 +18,15 @@ from hpctrain import backend
 from hpctrain.autograd import Tensor
 from hpctrain.errors import ShapeError
 
-__all__ = ["RIDER_BYTES", "FlatParameters", "RowCuts", "Slice", "make_offsets", "make_slices"]
+__all__ = [
+    "RIDER_BYTES",
+    "FlatParameters",
+    "RowCuts",
+    "Slice",
+    "joined",
+    "make_offsets",
+    "make_slices",
+]
 
 RIDER_BYTES = 64  # room for 16 numbers in float32, 8 in float64
 
@@ -121,6 +129,17 @@ def _inside(offsets: Sequence[int], sizes: Sequence[int], a: int, b: int) -> lis
     return [
         i for i, (o, n) in enumerate(zip(offsets, sizes, strict=True)) if o < b and o + n > a
     ]
+
+
+def joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join spans that touch, so that a sum over them does not depend on the slices."""
+    found: list[tuple[int, int]] = []
+    for a, b in spans:
+        if found and found[-1][1] == a:
+            found[-1] = (found[-1][0], b)
+        else:
+            found.append((a, b))
+    return found
 
 
 class FlatParameters:

@@ -17,6 +17,7 @@ import numpy as np
 
 from hpctrain.backend import module_of
 from hpctrain.comm.group import Group
+from hpctrain.comm.progress import Log
 from hpctrain.parallel.work import Work
 
 __all__ = ["Combine", "made_up"]
@@ -37,6 +38,8 @@ class Combine:
         How to wait; see `hpctrain.comm.request.Handle.wait`.
     near : int
         More ranks than this merge in rows, then the rows.
+    log : Log, optional
+        Where calls are noted; see `hpctrain.comm.stall.Watch`.
 
     Attributes
     ----------
@@ -51,10 +54,13 @@ class Combine:
     blocks until all ranks have made the call.
     """
 
-    def __init__(self, group: Group, pause_s: float = 0.0, near: int = NEAR) -> None:
+    def __init__(
+        self, group: Group, pause_s: float = 0.0, near: int = NEAR, log: Log | None = None
+    ) -> None:
         self.present = True
         self.size = group.size
         self._pause_s = pause_s
+        self._log = Log() if log is None else log
         self._seconds = 0.0
         row = _row_length(group.size) if group.size > near else 1
         if row == 1:
@@ -75,9 +81,11 @@ class Combine:
             From shape (k, ...) to (...), for any k. Zeros must add nothing.
         """
         began = perf_counter()
+        self._log.posted(0, "statistics of a batch over all ranks")
         merged = array if self.present else module_of(array).zeros_like(array)
         for group in self._rounds:
             merged = merge(self._gathered(group, merged))
+        self._log.completed(0)
         self._seconds += perf_counter() - began
         return merged
 

@@ -4,7 +4,16 @@ import time
 
 import pytest
 
-from hpctrain.comm.progress import CONTROL, GRADIENT, Log, State, Wait, collective, place
+from hpctrain.comm.progress import (
+    CONTROL,
+    GRADIENT,
+    INSIDE,
+    Log,
+    State,
+    Wait,
+    collective,
+    place,
+)
 
 pytestmark = pytest.mark.serial
 
@@ -54,6 +63,17 @@ def test_steps_are_counted_on_from_where_training_went_on():
         log.posted(3, "slice 4")
 
     assert log.oldest().name == "step 412, slice 4"
+
+
+def test_what_a_step_waits_for_inside_is_counted_by_messages():
+    log = Log(INSIDE)
+    log.posted(0, "statistics")
+    log.completed(0)
+    log.posted(0, "statistics")
+
+    wait = log.oldest()
+
+    assert (wait.sequence, wait.number, wait.name) == (INSIDE, 2, "message 2, statistics")
 
 
 def test_time_in_which_the_process_was_stopped_is_not_waited():

@@ -92,12 +92,15 @@ def test_a_rank_answers_behind_the_messages_that_it_has_not_taken_in(training):
         if world.rank == 0:
             sent = [world.group.isend(np.ones(4), 1) for _ in range(150)]
             watch.posted(0, "slice 1 of 1")
+            watch.inside.posted(0, "statistics")
         hang()
         """,
     ).end()
 
     assert ended.code == 124
-    assert ended.err.count("not started on rank 1") == 2
+    assert ended.err.count("step 1, slice 1 of 1\n") == 2
+    assert ended.err.count("message 1, statistics\n") == 2  # what a step waits for inside
+    assert ended.err.count("not started on rank 1") == 4
     assert "no answer" not in ended.err
 
 

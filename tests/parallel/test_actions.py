@@ -1,17 +1,20 @@
 """What may keep a step from counting, and who updates what, on any number of ranks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from replicas import SCHEDULE, batches, mlp, parallel, serial, share, trained, trainer
 
 from hpctrain.comm.compress import codec
 from hpctrain.comm.paths import make
+from hpctrain.comm.progress import Log
 from hpctrain.engine import create
 from hpctrain.io.sampler import part
 from hpctrain.optim import SGD, Adam, AdamW
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.ways import Way
+from hpctrain.parallel.ways import Way, connect
 from hpctrain.parallel.work import Options
 
 OPTIMIZERS = {
@@ -191,6 +194,37 @@ def test_ranks_with_parts_clip_by_the_norm_of_the_whole(world, clip, overlap, ki
 
     check(one, state)
     assert len(set(world.allgather_obj(state.digest()))) == 1
+
+
+class Names(Log):
+    """Remembers what was noted."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def posted(self, key, name, waits=True):
+        super().posted(key, name, waits)
+        self.names.append(name)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "after"])
+def test_whoever_waits_for_the_norm_is_seen(world, overlap):
+    options, log, many = Options(overlap, clip_norm=0.1, sharded=True), Names(), model()
+    state = ModelState(many.parameters, ADAM, 256)
+    way = replace(connect("direct", world, state, options), log=log)
+    with create("threaded") as engine:
+        step = DataParallel(many.objective, state, ADAM, SCHEDULE, engine, world, options, way)
+        step.prepare(*share(data_of()[0], world).specs())
+        for batch in data_of()[:2]:
+            step.result(step.step(share(batch, world)))
+        engine.wait_all()
+    way.free()
+
+    assert log.names.count("norm of the gradient") == 2
+    assert log.oldest() is None and log.busy() is None
+    assert world.allgather_obj(log.names) == [log.names] * world.size
 
 
 @ids

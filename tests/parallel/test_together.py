@@ -6,6 +6,7 @@ from replicas import Model, batches, parallel, serial, share, trainer
 
 from hpctrain import nn, ops
 from hpctrain.autograd import Spec, Tensor, backward, grad, record
+from hpctrain.comm.progress import INSIDE, Log
 from hpctrain.engine import create
 from hpctrain.errors import ConfigError
 from hpctrain.graph.budget import Memory
@@ -96,6 +97,23 @@ def test_all_ranks_get_the_merged_arrays_in_the_same_bits(world, near, pause_s):
     assert said == [said[0]] * world.size
     assert combine.take() > 0
     assert combine.take() == 0
+    combine.free()
+
+
+def test_a_call_is_noted_while_it_waits_for_other_ranks(world):
+    log, seen = Log(INSIDE), []
+
+    def merge(rows):
+        seen.append(log.oldest().name)
+        return rows.sum(0)
+
+    combine = Combine(world, log=log)
+    for _ in range(2):
+        combine(np.ones(3), merge)
+
+    what = "statistics of a batch over all ranks"
+    assert seen == [f"message 1, {what}", f"message 2, {what}"]
+    assert log.oldest() is None and log.started == 2
     combine.free()
 
 
