@@ -5,17 +5,14 @@ from typing import Any, NamedTuple
 
 from hpctrain import engine
 from hpctrain.backend import Device
-from hpctrain.cli import build
+from hpctrain.cli import build, tensor
 from hpctrain.cli.exchange import PAUSE_S, Traffic, overlaps, way_of
-from hpctrain.comm.agree import agree
-from hpctrain.comm.guard import agreed
+from hpctrain.cli.room import Room, state_bytes
 from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import LaneSpec
 from hpctrain.io.sampler import part
-from hpctrain.nn import Block
-from hpctrain.parallel.hollow import hollow, settle, start_hollow
 from hpctrain.parallel.micro import most_samples
 from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline import Pipeline, summing
@@ -43,9 +40,10 @@ class Place(NamedTuple):
 
 def mesh_of(config: Config, world: World) -> Mesh | None:
     """Return the grid of ranks, None where each has a whole model; collective."""
-    if config.parallel.pipeline == 1:
+    p = config.parallel
+    if p.pipeline * p.tensor == 1:
         return None
-    return Mesh(world.group, pipeline=config.parallel.pipeline)
+    return Mesh(world.group, pipeline=p.pipeline, tensor=p.tensor)
 
 
 def replica(mesh: Mesh | None, world: World) -> tuple[int, int]:
@@ -58,7 +56,8 @@ def replica(mesh: Mesh | None, world: World) -> tuple[int, int]:
 def lanes(config: Config, pause_s: float) -> Mapping[str, LaneSpec]:
     """Return the lanes that a pipeline needs beside the others."""
     ranks = config.parallel.pipeline
-    return {WIRE: wire_lane(ranks, pause_s)} if ranks > 1 else {}
+    several = ranks * config.parallel.tensor > 1
+    return {WIRE: wire_lane(ranks, pause_s)} if several else {}
 
 
 def layout_of(config: Config) -> Layout:
@@ -83,14 +82,12 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     """
     samples = _samples(loader, mesh)
     specs = build.batch_specs(loader, samples)
-    model, parameters = _model(config, world, mesh, loader, place.device)
+    room = Room(world)
+    model, parts = _model(config, room, mesh, loader, place)
     optimizer = build.optimizer(config)
     slice_bytes = round(place.traffic.slice_mib * build.MIB)
-    state = StageState(model, parameters, optimizer, mesh, slice_bytes)
-    found = facts(config, state)
-    digest = found.pop("parameters at the start")
-    agree(world.control, found)
-    agree(mesh.data, {"parameters at the start": digest})
+    state = StageState(model, parts.parameters, optimizer, mesh, slice_bytes, parts.division)
+    tensor.agree_on(facts(config, state), world, mesh)
     state.broadcast(world.control)
     pause_s = PAUSE_S if place.cores < 1 else 0.0
     options = build.options(config, overlaps(place.traffic, world, place.cores), pause_s)
@@ -100,6 +97,7 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     # Stages have other numbers of slices, so that only the messages between them are watched.
     step.moves.log = place.log
     step.prepare(*specs)
+    room.planned(step)
     return step
 
 
@@ -110,43 +108,39 @@ def _samples(loader: Any, mesh: Mesh) -> int:
 
 
 def _model(
-    config: Config, world: World, mesh: Mesh, loader: Any, device: Device
-) -> tuple[StagedModel, Mapping[str, Any]]:
+    config: Config, room: Room, mesh: Mesh, loader: Any, place: Place
+) -> tuple[StagedModel, tensor.Parts]:
     """Cut the model, and give the parameters of this rank's stages their values."""
-    drawn: dict[str, Any] = {}
-    seed, precision, layout = config.run.seed, config.device.dtype, layout_of(config)
-
-    def start(net: Block) -> None:
-        drawn.update(start_hollow(net.collect_params(), device, seed, precision))
-
-    net, goal = agreed(
-        world.control, lambda: build.objective(config, loader, device, start=start)
-    )
-    parameters = net.collect_params()
-    for name in drawn:
-        hollow(parameters[name])
+    world, layout, device = room.world, layout_of(config), place.device
+    made = tensor.made_hollow(config, world, loader, device)
     samples = _samples(loader, mesh)
     most = most_samples(samples, layout.micro_batches)
     inputs, targets = (of_samples(s, most) for s in build.batch_specs(loader, samples))
-    timed = layout.balance == "time"
-    model = StagedModel(
-        goal, parameters, layout, (inputs, targets), world.control, device, timed
-    )
+    specs, timed = (inputs, targets), layout.balance == "time"
+    parts = tensor.parts_of(config, world, mesh, made, place, specs)
+    goal, parameters = parts.goal, parts.parameters
+    model = StagedModel(goal, parameters, layout, specs, world.control, device, timed)
     mine = {name for name in parameters if mesh.place.pipeline in model.homes(name)}
-    settle(parameters, drawn, mine, device, seed)
-    return model, parameters
+    own = {name: parameters[name] for name in parameters if name in mine}
+    room.state = state_bytes(own, config, mesh.shape.data, summed=True)
+    room.check(room.state)
+    parts.settle(mine)
+    return model, parts
 
 
 def banner(world: World, step: Pipeline, loader: Any, threads: int) -> dict[str, Any]:
     """Return what there is to say about a run in stages."""
     layout, shape, stages = step.model.layout, step.mesh.shape, step.stages
+    state = step.state
+    assert isinstance(state, StageState), "a rank of stages has a part of the model"
     bubble = bubble_formula(layout.schedule, layout.ranks, layout.micro_batches, layout.chunks)
     return {
         "ranks": f"{world.size} on {len(world.hosts)} host(s), {world.library}",
         "mesh": f"{shape.data} replica(s) x {shape.pipeline} ranks"
-        + (f" of {layout.chunks} stages" if layout.chunks > 1 else ""),
+        + (f" of {layout.chunks} stages" if layout.chunks > 1 else "")
+        + (f" x {shape.tensor} that share layers" if shape.tensor > 1 else ""),
         "device": f"{step.state.device}, {threads} thread(s) a rank",
-        "parameters": sum(t.size for t in step.model.tensors),
+        "parameters": sum(spec.size for spec in state.whole.specs.values()),
         "memory of rank 0": f"{stages.arena_bytes / 2**20:.1f} MiB to work in, "
         f"{stages.kept_bytes / 2**20:.1f} MiB for kept values, "
         f"{step.state.flat.weights.nbytes / 2**20:.1f} MiB of parameters",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from hpctrain import backend, engine
-from hpctrain.cli import build, pipeline, serving
+from hpctrain.cli import build, pipeline, serving, tensor
 from hpctrain.cli.defaults import DEFAULT
 from hpctrain.cli.exchange import PAUSE_S, lanes_for, overlaps, way_of
 from hpctrain.cli.room import Room
@@ -187,6 +187,8 @@ def _step(
     device, cores, watch, traffic = place
     if mesh is not None:
         where = pipeline.Place(device, cores, watch.log, traffic)
+        if mesh.shape.pipeline == 1:
+            return tensor.step_of(config, world, mesh, lanes, loader, where, _facts)
         made = pipeline.step_of(config, world, mesh, lanes, loader, where, _facts)
         return made, PipelineEvaluator(made)
     pause_s = PAUSE_S if cores < 1 else 0.0
@@ -280,6 +282,7 @@ def _banner(
         f", by a thread that is {'; '.join(word for word in how if word)}"
         if world.size > 1
         else None,
+        **tensor.facts_of(step),
     }
 
 

@@ -42,6 +42,10 @@ def _staged(config: Config) -> bool:
     return config.parallel.pipeline > 1
 
 
+def _shared(config: Config) -> bool:
+    return config.parallel.tensor > 1
+
+
 def _served(config: Config) -> bool:
     return config.exchange.kind == "server"
 
@@ -91,6 +95,11 @@ _WHOLE = (
     "parallel.pipeline: got {{parallel.pipeline}} with {}, which works on a whole model; leave "
     "out one of them"
 )
+_LAYERS = (
+    "parallel.tensor: got {{parallel.tensor}} with {}, which works on whole layers; leave out "
+    "one of them"
+)
+
 CONFLICTS = (
     Conflict(
         (_backwards,),
@@ -108,11 +117,12 @@ CONFLICTS = (
         (lambda c: c.optim.nesterov, lambda c: c.optim.momentum == 0),
         "optim.momentum: got 0, needed a number > 0, as optim.nesterov is true",
     ),
-    Conflict(
-        (lambda c: c.parallel.tensor > 1,),
-        "parallel.tensor: got {parallel.tensor}, needed 1, for layers are not shared by ranks; "
-        "take parallel.pipeline for a model in stages",
-    ),
+    Conflict((_shared, _in_shards), _LAYERS.format("exchange.reproducible = ranks")),
+    Conflict((_shared, _sync_bn), _LAYERS.format("parallel.sync_bn")),
+    Conflict((_shared, _tuned), _LAYERS.format("exchange.tune")),
+    Conflict((_shared, _compressed), _LAYERS.format("exchange.wire = {exchange.wire}")),
+    Conflict((_shared, _served), _LAYERS.format("exchange.kind = server")),
+    Conflict((_shared, _blocking), _UNBLOCKED.format("parallel.tensor = {parallel.tensor}")),
     Conflict(
         (_sharded, _clipped, _in_shards),
         "optim.sharded: got true with optim.clip_norm = {optim.clip_norm:g} and "
@@ -200,10 +210,10 @@ def check_ranks(config: Config, ranks: int) -> None:
     Servers take no part of a batch, and the ranks of a pipeline share one.
     """
     serving = config.exchange.servers if _served(config) else 0
-    replicas = (ranks - serving) // config.parallel.pipeline
+    replicas = (ranks - serving) // (config.parallel.pipeline * config.parallel.tensor)
     batch, shard = config.data.batch, config.exchange.shard if _in_shards(config) else 1
     if batch < replicas:
-        who = "replicas" if _staged(config) else "ranks"
+        who = "replicas" if _staged(config) or _shared(config) else "ranks"
         raise ConfigError(
             f"data.batch: got {batch} records for {replicas} {who}, needed at least one for "
             "each; raise data.batch or start fewer ranks"

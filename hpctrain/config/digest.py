@@ -23,7 +23,7 @@ NOT_COUNTED = frozenset({
     "exchange.checksum",
     "exchange.stall_s", "exchange.abort_s",
     "parallel.pipeline", "parallel.tensor", "parallel.schedule", "parallel.micro_batches",
-    "parallel.chunks", "parallel.balance",
+    "parallel.chunks", "parallel.balance", "parallel.sequence",
     "device.kind", "device.threads", "device.kernels", "device.engine",
     "memory.budget", "memory.recompute",
 })  # fmt: skip

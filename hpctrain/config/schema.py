@@ -227,7 +227,9 @@ class Parallel(Section, frozen=True):
     balance: Literal["time", "memory", "params"] = "time"
     """what the cut into stages makes even, unless the model names groups"""
     tensor: Positive = 1
-    """ranks that share each layer"""
+    """ranks that share each layer, each having a part of its parameters"""
+    sequence: bool = True
+    """share what is between these layers, too: each rank has some steps of every sequence"""
     sync_bn: bool = False
     """batch normalisation by the statistics of the whole batch, over all ranks"""
 

@@ -1,6 +1,6 @@
 """Evaluation: the plan of the forward pass alone, in inference mode."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class Evaluator:
         Bytes that the arena of a plan may have, 0 for no limit.
     batch_axis : int
         The axis of inputs, targets and outputs that counts samples.
+    agree : callable, optional
+        From the number of pieces that this rank needs to that of all who evaluate together.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class Evaluator:
         fuse: bool = False,
         budget: int = 0,
         batch_axis: int = 0,
+        agree: Callable[[int], int] | None = None,
     ) -> None:
+        self._agree = agree or (lambda count: count)
         self.objective = objective
         self.fuse = fuse
         self.state = state
@@ -133,7 +137,8 @@ class Evaluator:
             inputs, targets = (of_samples(s, samples, self.batch_axis) for s in specs)
             return self._plan((inputs, targets))
 
-        return -(-batch // pieces(plan_of, batch, budget_bytes=self.budget))
+        count = self._agree(pieces(plan_of, batch, budget_bytes=self.budget))
+        return -(-batch // count)
 
     def _plan(self, specs: Specs) -> Plan:
         state = self.state

@@ -249,11 +249,12 @@ def _carried_out(
     for leaf in set(graph.leaves) & set(forms.cuts):
         forms.settle(shares[leaf])
     shares.update(
-        (v, Share(graph.specs[v], t)) for v, t in zip(graph.inputs, inputs, strict=True)
+        (v, Share(graph.specs[v], t, fixed=True))
+        for v, t in zip(graph.inputs, inputs, strict=True)
     )
     for value, array in graph.constants.items():
         spec = graph.specs[value]
-        shares[value] = Share(spec, Tensor.from_value(array, spec, device))
+        shares[value] = Share(spec, Tensor.from_value(array, spec, device), fixed=True)
     for place, node in enumerate(graph.nodes):
         forms.place = place
         rule = RULES.get(node.row.name)

@@ -39,6 +39,8 @@ class Share:
         Place of the node that has chosen the cut; -1 for none.
     leaf : int
         Of a parameter or state, its value in the graph; -1 for others.
+    fixed : bool
+        Whether it is an input or a constant, of which nobody wants a gradient.
     forms : dict
         The same in other forms, as far as they were asked for.
     """
@@ -49,6 +51,7 @@ class Share:
     term: bool = False
     origin: int = -1
     leaf: int = -1
+    fixed: bool = False
     forms: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -138,7 +141,7 @@ class Forms:
         self.total(share)
         if share.cut is not None:
             return self._form(share, "terms", lambda: self._gathered(share, terms=True))
-        if not share.tensor.requires_grad:
+        if share.fixed or share.spec.dtype.kind != "f":
             return share.tensor
         return self._form(share, "terms", lambda: team_spread(share.tensor, self.team))
 

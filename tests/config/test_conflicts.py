@@ -34,10 +34,40 @@ CASES = [
         "optim.momentum: got 0, needed a number > 0, as optim.nesterov is true",
     ),
     (
-        {"parallel.tensor": 2},
+        {"parallel.tensor": 2, **SHARDS},
         {},
-        "parallel.tensor: got 2, needed 1, for layers are not shared by ranks; take "
-        "parallel.pipeline for a model in stages",
+        "parallel.tensor: got 2 with exchange.reproducible = ranks, which works on whole "
+        "layers; leave out one of them",
+    ),
+    (
+        {"parallel.tensor": 2, "parallel.sync_bn": "true"},
+        {},
+        "parallel.tensor: got 2 with parallel.sync_bn, which works on whole layers; leave out "
+        "one of them",
+    ),
+    (
+        {"parallel.tensor": 2, "exchange.tune": "true"},
+        {},
+        "parallel.tensor: got 2 with exchange.tune, which works on whole layers; leave out one "
+        "of them",
+    ),
+    (
+        {"parallel.tensor": 2, "exchange.wire": "fp16"},
+        {},
+        "parallel.tensor: got 2 with exchange.wire = fp16, which works on whole layers; leave "
+        "out one of them",
+    ),
+    (
+        {"parallel.tensor": 2, "exchange.kind": "server"},
+        {},
+        "parallel.tensor: got 2 with exchange.kind = server, which works on whole layers; "
+        "leave out one of them",
+    ),
+    (
+        {"parallel.tensor": 2, "exchange.waiting": "blocking"},
+        {},
+        "exchange.waiting: got blocking with parallel.tensor = 2, where what a rank waits for "
+        "may depend on what it has yet to send, needed polling or auto",
     ),
     (
         {"optim.sharded": "true", "optim.clip_norm": 0.5, **SHARDS},
@@ -59,6 +89,11 @@ CASES = [
         "at 1, or choose that",
     ),
     ({**STAGED, **SHARDS}, {}, WHOLE.format("exchange.reproducible = ranks")),
+    (
+        {**STAGED, "device.precision": "bf16"},
+        {},
+        WHOLE.format("device.precision = bf16"),
+    ),
     ({**STAGED, "parallel.sync_bn": "true"}, {}, WHOLE.format("parallel.sync_bn")),
     ({**STAGED, "exchange.tune": "true"}, {}, WHOLE.format("exchange.tune")),
     ({**STAGED, "memory.budget": "1GiB"}, {}, WHOLE.format("memory.budget")),
