@@ -127,13 +127,14 @@ def _round_trip(group: Group, box: Any, other: int, first: bool) -> float:
 def agreed_times(
     mesh: Mesh, mine: Mapping[int, Seconds], message: tuple[float, float]
 ) -> Times:
-    """Return the times of all stages of a pipeline, the same on all ranks of all replicas.
+    """Return the times of all stages of a pipeline, the same on all ranks of the mesh.
 
-    Those that the first replica has measured count; collective.
+    Those that the first pipeline of all has measured count; collective.
     """
     rows = [[number, *seconds] for number, seconds in mine.items()]
     every = mesh.pipeline.allgather_obj(rows)
     agreed = mesh.data.bcast_obj([sorted(row for part in every for row in part), *message], 0)
+    agreed = mesh.tensor.bcast_obj(agreed, 0)
     f, b, w = (tuple(row[kind] for row in agreed[0]) for kind in (1, 2, 3))
     return Times(f, b, w, *agreed[1:])
 
