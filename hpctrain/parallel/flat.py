@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 RIDER_BYTES = 64  # room for 16 numbers in float32, 8 in float64
+LONGEST = 2**30  # elements of a slice, about: codecs number them in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,13 @@ def make_slices(
     total : int
         Length of the buffer.
     limit : int
-        At least 1.
+        At least 1; at most 2**30 counts.
     whole : collection of int
         Parameters that have a slice of their own, however long.
     """
     if limit < 1:
         raise ShapeError(f"slices: got a limit of {limit} elements, needed at least 1")
+    limit = min(limit, LONGEST)
     ends = [*offsets[1:], total] if offsets else [total]
     head = offsets[0] if offsets else total
     edges = [0]

@@ -94,6 +94,17 @@ def test_short_parameters_share_a_slice():
     assert [len(s.parameters) for s in slices] == [1, 2, 2, 2, 1]  # the first with the riders
 
 
+def test_slices_are_numbered_in_32_bits_whatever_the_limit():
+    sizes = [5 * 10**9, 3, 2**31]
+    offsets, total = make_offsets(sizes, 4)
+
+    slices = make_slices(offsets, sizes, total, 2**40)
+
+    assert max(s.stop - s.start for s in slices) < 2**31
+    assert all(a.stop == b.start for a, b in pairwise(slices))
+    assert (slices[0].start, slices[-1].stop) == (0, total)
+
+
 def test_a_limit_below_one_is_refused():
     with pytest.raises(ShapeError, match="got a limit of 0 elements, needed at least 1"):
         make_slices([16], [3], 32, 0)
