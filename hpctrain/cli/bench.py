@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from hpctrain.cli.arguments import call
 from hpctrain.cli.bench_fusion import fusion
 from hpctrain.cli.bench_memory import memory
+from hpctrain.cli.bench_overhead import overhead
 from hpctrain.cli.bench_peers import peers
 from hpctrain.cli.bench_pipeline import pipeline
 from hpctrain.cli.bench_step import step
@@ -19,6 +20,7 @@ def run(argv: Sequence[str]) -> int:
         "pipeline": pipeline,
         "memory": memory,
         "fusion": fusion,
+        "overhead": overhead,
         "peers": peers,
     }
     call(commands, argv, "bench")
