@@ -28,6 +28,7 @@ from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.losses import Losses, nobody_dies
 from hpctrain.parallel.program import Objective
+from hpctrain.parallel.recorded import Servers
 from hpctrain.parallel.serve import serve
 from hpctrain.parallel.served_parallel import ServedParallel
 from hpctrain.parallel.server import lanes_of_server
@@ -36,10 +37,11 @@ from hpctrain.parallel.terms import Terms
 from hpctrain.parallel.trade import Trade
 from hpctrain.parallel.ways import to_servers
 from hpctrain.parallel.work import Options
+from hpctrain.trace import Recorder
 from hpctrain.train.signals import StopFlag, time_left
 from hpctrain.train.trainer import Outcome
 
-__all__ = ["end", "in_step", "terms_of", "train", "worker"]
+__all__ = ["end", "in_step", "servers_of", "terms_of", "train", "worker"]
 
 EVERY = 2**62  # exchanges that a server counts as started: it is never the one waited for
 Facts = Callable[[Config, ModelState], dict[str, str]]
@@ -123,6 +125,11 @@ def _post(crew: Crew, terms: Terms) -> tuple[Post, Losses]:
     return post, Losses(crew.deaths, crew.servers, terms.tolerate, crew.host_of)
 
 
+def servers_of(step: DataParallel) -> Servers | None:
+    """Return what lets the servers record, if there are any."""
+    return Servers(step.trade) if isinstance(step, ServedParallel) else None
+
+
 def end(step: DataParallel, outcome: Outcome) -> None:
     """Let the servers end, if there are any, as this worker does."""
     if isinstance(step, ServedParallel):
@@ -135,12 +142,14 @@ def _serve(config: Config, crew: Crew, facts: Facts) -> Outcome:
     traffic, terms = Traffic.of(config), terms_of(config)
     # The workers look whether the files are whole.
     data = build.open_data(config, crew, verify=False)
+    recorder = Recorder(enabled=False)
     with ExitStack() as stack:
         lanes = stack.enter_context(
             engine.create(
                 config.device.engine,
                 lanes_of_server(threads, traffic.in_flight),
                 run_ahead=2**20,
+                recorder=recorder,
                 on_failure=lambda error: crew.guard.fail(error.__cause__ or error, "engine"),
             )
         )
@@ -167,5 +176,6 @@ def _serve(config: Config, crew: Crew, facts: Facts) -> Outcome:
                 lanes,
                 stop.requested,
                 losses,
+                recorder,
             )
     return Outcome(words["finished"], {})

@@ -131,6 +131,7 @@ def _train(config: Config, world: World) -> Outcome:
                 world,
                 run_dir.trace / "trace.json" if run_dir else None,
                 partial(pipeline.count_idle, step, recorder),
+                serving.servers_of(step),
             ),
             _settings(config),
         )

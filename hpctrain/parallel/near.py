@@ -105,7 +105,8 @@ def shared(post: Post, state: ModelState, options: Options, terms: Terms) -> Nea
     """
     flat = state.flat
     need = 2 * flat.total * flat.dtype.itemsize
-    plain = terms.shared and not options.shard and terms.codec() is None
+    # A rank that dies would take its memory with it, under whoever reads there.
+    plain = terms.shared and not (options.shard or terms.tolerate) and terms.codec() is None
     facts = post.rank >= terms.servers and plain and state.device == CPU, room_bytes()
     told = post.group.allgather_obj(facts)
     hosts = hosts_of(post.group)

@@ -1,5 +1,6 @@
 """Serving a training run: from the first order of the workers to the last."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.terms import Terms
 from hpctrain.parallel.trade import STATE_TAG
 from hpctrain.parallel.work import Options
+from hpctrain.trace import Recorder
 
 __all__ = ["serve"]
 
@@ -37,6 +39,9 @@ class _Service:
             "store": self.store,
             "change": self.change,
             "figures": self.figures,
+            "record": self.record,
+            "clock": self.clock,
+            "events": self.events,
         }
 
     def start(self, words: dict[str, Any]) -> bool:
@@ -82,6 +87,20 @@ class _Service:
         """Return what this server did since it was last asked."""
         return self.parts.tally.take()
 
+    def record(self, words: dict[str, Any]) -> bool:
+        """Begin or end to record what this server does."""
+        if self.parts.recorder is not None:
+            self.parts.recorder.enabled = words["on"]
+        return True
+
+    def clock(self, words: dict[str, Any]) -> int:
+        """Return the time here."""
+        return time.perf_counter_ns()
+
+    def events(self, words: dict[str, Any]) -> list[Any]:
+        """Return what was recorded."""
+        return [] if self.parts.recorder is None else self.parts.recorder.events()
+
 
 def serve(  # noqa: PLR0913 (the parts that meet here)
     state: ModelState,
@@ -94,6 +113,7 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
     engine: Engine,
     wish: Callable[[], bool] = lambda: False,
     losses: Losses | None = None,
+    recorder: Recorder | None = None,
 ) -> dict[str, Any]:
     """Keep a part of a model's parameters and update them, until the workers end.
 
@@ -116,6 +136,8 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
         Returns whether this server has been asked to stop.
     losses : Losses, optional
         Workers that die while the others go on.
+    recorder : Recorder, optional
+        The engine's: the workers let it record.
 
     Returns
     -------
@@ -132,7 +154,7 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
     widths = {alone[which]: width for which, width in tables.items()}
     places = place(state.flat.slices, terms.servers, widths)
     state.shard(lambda piece: places[piece.index][post.rank])
-    parts = Parts(state, optimizer, lr, options, terms, places, post, near)
+    parts = Parts(state, optimizer, lr, options, terms, places, post, near, recorder)
     service = _Service(parts, post)
     server = Server(parts, engine, peers, service.orders(), wish, losses)
     words = server.run()

@@ -73,7 +73,7 @@ class Parts:
         near: Near,
         recorder: Recorder | None = None,
     ) -> None:
-        self.near = near
+        self.near, self.recorder = near, recorder
         self.state, self.optimizer, self.schedule = state, optimizer, schedule
         self.options, self.terms, self.post = options, terms, post
         self.clip_norm = options.clip_norm

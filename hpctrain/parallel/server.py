@@ -87,7 +87,7 @@ class Server:
         self._summed: list[int] = []  # slices of the open round whose sum is pushed
         self._squares = np.zeros(len(parts.spans))
         self._figures = np.zeros((peers.size, 2))  # of each server: squares, bad ranks
-        self._inbox = Inbox(parts.post, PUSH)
+        self._inbox = Inbox(parts.post, PUSH, parts.recorder)
         self._begun = self._wished = False  # the steps; a stop, by this server or another
         self._words: dict[str, Any] | None = None
         if not self._mine:

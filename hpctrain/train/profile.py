@@ -7,6 +7,7 @@ from hpctrain.comm.clock import offsets
 from hpctrain.comm.world import World
 from hpctrain.engine import Engine
 from hpctrain.errors import ConfigError
+from hpctrain.parallel.recorded import Servers
 from hpctrain.trace import Recorder, load, write_chrome_trace
 
 __all__ = ["Profile", "parse_steps"]
@@ -45,9 +46,11 @@ class Profile:
         Rank 0's; the others may pass None.
     closing : callable, optional
         Called at the end of the recording, before it is closed; may be collective.
+    servers : Servers, optional
+        They record as well, and come first in the trace, as they do among the ranks.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (two of them are for few)
         self,
         steps: tuple[int, int] | None,
         recorder: Recorder,
@@ -55,13 +58,14 @@ class Profile:
         world: World,
         path: Path | None,
         closing: Callable[[], None] | None = None,
+        servers: Servers | None = None,
     ) -> None:
         self._steps = steps
         self._recorder = recorder
         self._engine = engine
         self._world = world
         self._path = path
-        self._closing = closing
+        self._closing, self._servers = closing, servers
 
     def before(self, done: int) -> None:
         """Start or end the recording, if it is time; ``done`` steps have been pushed.
@@ -73,6 +77,8 @@ class Profile:
         first, last = self._steps
         if not self._recorder.enabled and first <= done + 1 <= last:
             self._engine.wait_all()
+            if self._servers is not None:
+                self._servers.record(True)
             self._recorder.enabled = True
         elif self._recorder.enabled and done >= last:
             self.finish()
@@ -85,6 +91,8 @@ class Profile:
         if self._closing is not None:
             self._closing()
         self._recorder.enabled = False
+        if self._servers is not None:
+            self._servers.record(False)
         self._steps = None
         self._write()
 
@@ -94,10 +102,14 @@ class Profile:
         rows = control.gather_obj([self._world.host, self._recorder.dump().decode()], 0)
         if rows is None or self._path is None:
             return
+        served = [] if self._servers is None else self._servers.take()
+        events = [found.events for found in served]
+        events += [load(events.encode()) for _, events in rows]
+        titles = [f"server {server}" for server in range(len(served))]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_chrome_trace(
             self._path,
-            {rank: load(events.encode()) for rank, (_, events) in enumerate(rows)},
-            dict(enumerate(clocks)),
-            {rank: host for rank, (host, _) in enumerate(rows)},
+            dict(enumerate(events)),
+            dict(enumerate([*(found.offset for found in served), *clocks])),
+            dict(enumerate([*titles, *(host for host, _ in rows)])),
         )

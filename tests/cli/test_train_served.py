@@ -1,5 +1,6 @@
 """Runs with servers: like runs by allreduce, broken off, gone on with in another form."""
 
+import json
 import os
 import signal
 
@@ -29,6 +30,21 @@ def assert_alike(found, expected, tolerance):
         )
 
 
+def assert_traced(path, servers, workers):
+    """Servers receive, work and answer between the first and the last task of workers."""
+    rows = json.loads(path.read_text())["traceEvents"]
+    titles = {r["pid"]: r["args"]["name"] for r in rows if r["name"] == "process_name"}
+    assert len(titles) == servers + workers
+    times = [r["ts"] for r in rows if r["ph"] == "X" and r["pid"] >= servers]
+    for server in range(servers):
+        assert titles[server].endswith(f"server {server}")
+        mine = [r for r in rows if r["pid"] == server]
+        spans = [r for r in mine if r["ph"] == "X"]
+        assert {"receive", "sum", "answer"} <= {r["name"].split()[0] for r in spans}
+        assert all(min(times) <= r["ts"] <= max(times) + 1e6 for r in spans)
+        assert any(r["ph"] == "C" and r["name"] == "queue" for r in mine)
+
+
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
     return {}, tmp_path_factory
@@ -56,9 +72,14 @@ def test_a_run_with_servers_ends_as_one_by_allreduce(train, tmp_path, undisturbe
     clip = {k: v for k, v in more.items() if k.startswith("optim")}
     reference = undisturbed(2, f"allreduce-{len(clip)}", optim__name="adam", **clip)
 
-    ended = train(ranks, optim__name="adam", exchange__checksum="true", **SERVER, **more).end()
+    ended = train(
+        ranks, optim__name="adam", exchange__checksum="true", run__profile="3:5", **SERVER,
+        **more,
+    ).end()  # fmt: skip
 
     assert (ended.code, ended.err) == (0, "")
+    servers = more.get("exchange__servers", 1)
+    assert_traced(tmp_path / "runs/mnist/trace/trace.json", servers, ranks - servers)
     assert "path server" in ended.out
     assert_alike(last(tmp_path)[0], last(reference)[0], 1e-5)
     rows = records(tmp_path / "runs/mnist/metrics.jsonl")
@@ -103,8 +124,9 @@ def test_a_run_whose_server_was_killed_goes_on_bit_for_bit(train, tmp_path, undi
     assert state == state_
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "bounded"])
-@pytest.mark.parametrize("who", [0, 2])
+@pytest.mark.parametrize(
+    ("mode", "who"), [("sync", 0), ("sync", 2), ("async", 0), ("bounded", 2)]
+)
 def test_a_signal_stops_all_at_one_step_and_the_run_goes_on(train, tmp_path, mode, who):
     launch = train(
         3, env={"TEST_FAULT": f"1 {SECOND_EPOCH} mark"}, exchange__mode=mode, **SERVER, **PROBED
@@ -126,7 +148,7 @@ def test_a_signal_stops_all_at_one_step_and_the_run_goes_on(train, tmp_path, mod
 
 @pytest.mark.parametrize("mode", ["async", "bounded"])
 def test_without_rounds_an_epoch_counts_every_record_once(train, tmp_path, mode):
-    ended = train(4, exchange__mode=mode, run__checkpoint_every=1, **SERVER).end()
+    ended = train(3, exchange__mode=mode, run__checkpoint_every=1, **SERVER).end()
 
     assert (ended.code, ended.err) == (0, "")
     epochs = [r for r in records(tmp_path / "runs/mnist/metrics.jsonl") if r["kind"] == "epoch"]
@@ -137,7 +159,7 @@ def test_without_rounds_an_epoch_counts_every_record_once(train, tmp_path, mode)
 
 
 def test_servers_without_workers_are_refused(train):
-    ended = train(2, **{**SERVER, "exchange__servers": 2}).end()
+    ended = train(1, **SERVER).end()
 
     assert ended.code == 2
     assert "leaves nobody to train" in ended.err and ended.err.count("hpctrain:") == 1
