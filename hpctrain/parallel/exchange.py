@@ -5,6 +5,7 @@ slice holds what the update needs. Slices are begun in one order, the same on ev
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -168,6 +169,14 @@ class Shared(Summed):
     def _sum(self, array: Any, key: int, exact: int) -> Pending:
         """Start to sum this rank's part of a slice."""
         return self.transport.reduce_scatter(array, key, exact)
+
+    def nbytes(self, piece: Slice) -> int:
+        """Return how many bytes this rank sends: parameters come back uncompressed."""
+        there = super().nbytes(piece)
+        if self._rows is not None and piece.index in self._rows:
+            return there
+        plain, itemsize = replace(self._way, codec=None), self._flat.weights.dtype.itemsize
+        return (there + plain.wire_bytes(piece.stop - piece.start, itemsize)) // 2
 
     def own(self, piece: Slice) -> tuple[int, int]:
         """Return this rank's part of ``piece``."""

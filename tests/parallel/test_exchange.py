@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hpctrain.comm.compress import codec
+from hpctrain.comm.timeline import Link
 from hpctrain.comm.transport import MpiTransport
 from hpctrain.parallel.exchange import Alone, Shared, Summed
 from hpctrain.parallel.flat import Slice
@@ -48,6 +50,19 @@ def test_slices_may_be_under_way_together_and_finish_in_any_order(world, way):
         pending[place].wait()
 
     np.testing.assert_array_equal(grads, sum(filled(r) for r in range(world.size)))
+
+
+@pytest.mark.serial
+def test_only_gradients_are_compressed_on_the_way():
+    two = SimpleNamespace(size=2)
+    path = SimpleNamespace(kind="direct", groups=[two])
+    way = Way(two, None, path, codec("fp16"), link=Link(1e-4, 1e8))
+    grads = np.zeros(120, np.float32)
+
+    summed, shared = (kind(way, grads, buffers(grads)) for kind in (Summed, Shared))
+
+    assert summed.nbytes(SLICES[0]) == 2 * 50  # each way half of what is there
+    assert shared.nbytes(SLICES[0]) == (2 * 50 + 4 * 50) // 2
 
 
 def test_a_slice_can_be_exchanged_again(world, way):
