@@ -122,7 +122,8 @@ def _model(
     model = StagedModel(goal, parameters, layout, specs, world.control, device, timed)
     mine = {name for name in parameters if mesh.place.pipeline in model.homes(name)}
     own = {name: parameters[name] for name in parameters if name in mine}
-    room.state = state_bytes(own, config, mesh.shape.data, summed=True)
+    saves = room.world.rank == 0
+    room.state = state_bytes(own, config, mesh.shape.data, summed=True, saves=saves)
     room.check(room.state)
     parts.settle(mine)
     return model, parts

@@ -4,6 +4,7 @@ import array
 import contextlib
 import fcntl
 import os
+import resource
 import stat
 import termios
 import time
@@ -40,5 +41,28 @@ def text_of(error: BaseException, prefix: str, thread: str) -> str:
         return f"{prefix}hpctrain: interrupted\n"
     if isinstance(error, HpctrainError) and error.exit_code != 1:
         return f"{prefix}hpctrain: {error}\n"
+    shortage = _shortage(error)
+    if shortage is not None:
+        return f"{prefix}hpctrain: {_short_of(shortage)}\n"
     origin = f"in thread {thread}: " if thread else ""
     return f"{prefix}{origin}{''.join(traceback.format_exception(error))}"
+
+
+def _shortage(error: BaseException | None) -> MemoryError | None:
+    """Return the want of memory that an error comes from, if it does."""
+    while error is not None and not isinstance(error, MemoryError):
+        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            return MemoryError("no thread could be started")
+        error = error.__cause__
+    return error
+
+
+def _short_of(error: MemoryError) -> str:
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    bound = "" if limit < 0 else f" under a limit of {limit // 2**20} MiB (ulimit -v)"
+    return (
+        f"memory: {str(error).rstrip('.') or 'an allocation failed'}; this rank had used "
+        f"{used} MiB{bound}; spread the model over more ranks (parallel.pipeline), take fewer "
+        "records in a batch, set memory.budget, or raise the limit"
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hpctrain.comm.mesh import Mesh, Shape, coordinates
 from hpctrain.errors import CheckpointError
 from hpctrain.ops.cut import Cut, Seat
 from hpctrain.optim import Optimizer
+from hpctrain.parallel.shelf import Shelf
 from hpctrain.parallel.state import ModelState
 
 __all__ = ["MeshState", "WholeModel"]
@@ -57,6 +59,11 @@ class MeshState(ModelState):
     slice_bytes : int
     like : Tensor, optional
         See `ModelState`.
+
+    Attributes
+    ----------
+    folder : Path or None
+        Where rank 0 puts what others have, until it is saved; None: into its memory.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class MeshState(ModelState):
         like: Tensor | None = None,
     ) -> None:
         self.whole, self.mesh = whole, mesh
+        self.folder: Path | None = None
         super().__init__(parameters, optimizer, slice_bytes, like)
         trained = [name for name in whole.specs if name in whole.trained]
         self._kinds_of_all = {f"parameters/{n}": whole.specs[n] for n in trained}
@@ -123,7 +131,7 @@ class MeshState(ModelState):
         """Yield what a rank gets: its own layer state if it was kept for each replica."""
         seat = Seat(place.tensor, self.mesh.shape.tensor)
         for key in self._names(place.pipeline):
-            array, cut = arrays[key], self._cut_of(key)
+            array, cut = np.asarray(arrays[key]), self._cut_of(key)
             rows = arrays.get("ranks/" + key.removeprefix("layers/"))
             if key.startswith("layers/") and rows is not None:
                 array = rows[place.data] if len(rows) == self.mesh.shape.data else array
@@ -169,6 +177,7 @@ class MeshState(ModelState):
         for key, array in given.items():
             if self.mesh.place.pipeline in self.homes(key):
                 cut = self._cut_of(key)
+                array = np.asarray(array)  # it may be in a file still
                 mine[key] = array if cut is None else cut.part(array, seat)
         super().load(mine, optimizer)
 
@@ -176,19 +185,19 @@ class MeshState(ModelState):
         """Replace floating layer state by its mean over the replicas."""
         return super().average_layers(self.mesh.data)
 
-    def gathered(self, group: Group) -> dict[str, np.ndarray]:
+    def gathered(self, group: Group) -> dict[str, Any]:
         """Return the state of the whole model on rank 0, and a part of it elsewhere.
 
-        Collective. What is on several stages comes from the first of them. On rank 0 there is
-        room for all that is saved: it comes array by array.
+        Collective. What is on several stages comes from the first of them. It comes array by
+        array, and waits in a file if there is a ``folder``: rank 0 need not have room for all.
         """
-        mine = super().gathered(self.mesh.data)
+        mine: dict[str, Any] = super().gathered(self.mesh.data)
         if self.mesh.place.data:
             return mine
         mine = self._joined(mine)
         if self.mesh.place.tensor:
             return mine
-        line, found = self.mesh.pipeline, dict(mine)
+        line, found = self.mesh.pipeline, dict[str, Any](mine)
         rows: list[tuple[str, list[int], str]] = [
             (key, list(a.shape), a.dtype.str)
             for key, a in mine.items()
@@ -199,10 +208,12 @@ class MeshState(ModelState):
             for key, _, _ in rows:
                 line.send(np.ascontiguousarray(backend.to_host(mine[key])), 0)
             return mine
+        shelf = None if self.folder is None else Shelf(self.folder)
         for rank in range(1, line.size):
             for key, shape, dtype in every[rank]:
-                found[key] = np.empty(shape, dtype)
-                line.recv(found[key], rank)
+                array: Any = np.empty(shape, dtype)
+                line.recv(array, rank)
+                found[key] = array if shelf is None else shelf.add(array)
         order = {key: place for place, key in enumerate(self._kinds_of_all)}
         return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
 

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hpctrain.errors import CheckpointError
+from hpctrain.parallel.shelf import Shelved
 from hpctrain.train.manifest import Entry
 
-__all__ = ["read", "write"]
+__all__ = ["lend", "read", "write"]
 
 _CHUNK_BYTES = 1 << 22
 _LONGEST_NAME = 1000
@@ -148,8 +150,10 @@ class _Spool:
         """Do nothing: every write went to the system at once."""
 
 
-def read(path: Path, entries: Sequence[Entry]) -> dict[str, Array]:
-    """Read the arrays back, in the order of ``entries``.
+def read(
+    path: Path, entries: Sequence[Entry], only: Collection[str] | None = None
+) -> dict[str, Array]:
+    """Read the arrays back, in the order of ``entries``; ``only`` some of them.
 
     Raises
     ------
@@ -164,25 +168,47 @@ def read(path: Path, entries: Sequence[Entry]) -> dict[str, Array]:
         )
     try:
         with h5py.File(path, "r", locking=False) as file:
-            return _read_all(path, file, entries)
+            return _read_all(path, file, entries, only)
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path}: is damaged: {error}") from None
 
 
-def _read_all(path: Path, file: h5py.File, entries: Sequence[Entry]) -> dict[str, Array]:
+def lend(path: Path, entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return arrays that are read when they are looked at; checked as by `read`."""
+    read(path, entries, only=())
+    return {
+        entry.name: Shelved(entry.shape, entry.dtype, partial(_alone, path, entry))
+        for entry in entries
+    }
+
+
+def _alone(path: Path, entry: Entry) -> Array:
+    with h5py.File(path, "r", locking=False) as file:
+        return _whole(file, entry)
+
+
+def _whole(file: h5py.File, entry: Entry) -> Array:
+    array = np.empty(entry.shape, entry.dtype)
+    if array.size:
+        file[entry.dataset].read_direct(array)
+    return array
+
+
+def _read_all(
+    path: Path, file: h5py.File, entries: Sequence[Entry], only: Collection[str] | None
+) -> dict[str, Array]:
     if sorted(file) != sorted(entry.dataset for entry in entries):
         raise CheckpointError(f"{path}: its datasets are not those that its manifest lists")
     arrays = {}
+    if len({entry.name for entry in entries}) != len(entries):
+        raise CheckpointError(f"{path}: its manifest lists a name twice")
     for entry in entries:
         if fault := _fault(file, entry):
             raise CheckpointError(f"{path}: dataset {entry.dataset} ({entry.name}) {fault}")
-        arrays[entry.name] = np.empty(entry.shape, entry.dtype)
-        if arrays[entry.name].size:
-            file[entry.dataset].read_direct(arrays[entry.name])
-    if len(arrays) != len(entries):
-        raise CheckpointError(f"{path}: its manifest lists a name twice")
+        if only is None or entry.name in only:
+            arrays[entry.name] = _whole(file, entry)
     return arrays
 
 

@@ -18,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -179,8 +180,15 @@ def _found(root: Path) -> list[tuple[int, Path]]:
     return []
 
 
-def load(path: str | Path) -> tuple[Arrays, State]:
+def load(path: str | Path, lazily: bool = False) -> tuple[Arrays, State]:
     """Read a checkpoint back, bit for bit.
+
+    Parameters
+    ----------
+    path : path
+    lazily : bool
+        Leave the arrays on disk until they are looked at, each time anew; the checkpoint must
+        stay there.
 
     Returns
     -------
@@ -196,7 +204,8 @@ def load(path: str | Path) -> tuple[Arrays, State]:
     """
     path = Path(path)
     manifest = verify(path)
-    return arrayfile.read(path / ARRAYS, manifest.arrays), manifest.state
+    fetch = arrayfile.lend if lazily else arrayfile.read
+    return fetch(path / ARRAYS, manifest.arrays), manifest.state
 
 
 def verify(path: str | Path) -> Manifest:
@@ -242,13 +251,13 @@ def newest(root: str | Path, report: Callable[[str], None] | None = None) -> Pat
 
 
 def restore(
-    root: str | Path, report: Callable[[str], None] | None = None
+    root: str | Path, report: Callable[[str], None] | None = None, lazily: bool = False
 ) -> tuple[Path, Arrays, State] | None:
     """Load the checkpoint with the highest step that can be loaded, or return None.
 
     As ``newest`` followed by ``load``, but reads each file once less.
     """
-    found = next(_whole(Path(root), load, report), None)
+    found = next(_whole(Path(root), partial(load, lazily=lazily), report), None)
     return (found[0], *found[1]) if found else None
 
 

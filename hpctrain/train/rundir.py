@@ -150,16 +150,16 @@ class RunDir:
         return self.path / "STOP"
 
     def restore(
-        self, report: Callable[[str], None] | None = None
+        self, report: Callable[[str], None] | None = None, lazily: bool = False
     ) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
         """Load the newest whole checkpoint of this run, or of its origin, or return None.
 
         See ``checkpoint.restore``.
         """
-        found = checkpoint.restore(self.checkpoints, report)
+        found = checkpoint.restore(self.checkpoints, report, lazily)
         if found is None and self.origin is not None:
             path = _checkpoint_at(self.origin, report)
-            return (path, *checkpoint.load(path))
+            return (path, *checkpoint.load(path, lazily))
         return found
 
     def describe(self, command: Sequence[str], environment: Mapping[str, Any]) -> None:
