@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.xdist_group("launches")]
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs" / "train_pipeline.sbatch"
@@ -62,7 +62,7 @@ def test_the_script_outside_of_the_checkout_says_so(tmp_path):
 @pytest.mark.slow
 def test_the_examples_of_the_meshes_come_to_the_same_numbers(tmp_path):
     found = {}
-    for name in ("mesh_d4", "mesh_d2_s2", "mesh_s4"):
+    for name in ("mesh_d4", "mesh_d2_s2", "mesh_s4", "mesh_t2_d2"):
         file = ROOT / "jobs" / "examples" / f"{name}.toml"
         beside = Path(sys.executable).with_name("mpirun")
         mpirun = str(beside) if beside.exists() else shutil.which("mpirun")

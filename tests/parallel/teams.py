@@ -63,39 +63,55 @@ def divided(model, team, specs, sequence=True):
 
 def by_team(
     model, optimizer, data, group, tensor, layout=None, options=None, slice_bytes=2**20,
-    kind="threaded", load=None,
+    first=0, load=None,
 ):  # fmt: skip
-    """Train on all ranks of ``group``; return results and the state of the whole on rank 0."""
+    """Train on all ranks of ``group``; return results and the state of the whole on rank 0.
+
+    The first step has the number ``first``; ``load`` is the state to begin with, on rank 0.
+    """
     options, steps, stages = options or Options(), listed(data), layout.ranks if layout else 1
     with ExitStack() as stack:
         mesh = stack.enter_context(Mesh(group, pipeline=stages, tensor=tensor))
         team = Team(mesh.tensor, 5e-5)
-        engine = stack.enter_context(create(kind, LANES))
-        first = share_of(steps[0][0], mesh)
-        if not first.count:
-            first = work_of(steps[0][0])
-        goal, mine, division = divided(model, team, first.specs())
-        if layout:
-            most = most_samples(first.count, layout.micro_batches)
-            specs = tuple(of_samples(s, most) for s in first.specs())
-            whole = StagedModel(goal, mine, layout, specs, group)
-            state = StageState(whole, mine, optimizer, mesh, slice_bytes, division)
-            step = Pipeline(whole, state, optimizer, SCHEDULE, engine, mesh, options)
-        else:
-            trained = frozenset(n for n, p in mine.items() if p.grad_req != "null")
-            kinds = dict(zip(division.names, division.specs, strict=True))
-            cuts = dict(zip(division.names, division.cuts, strict=True))
-            whole = WholeModel(kinds, trained, {}, cuts)
-            state = MeshState(whole, mine, optimizer, mesh, slice_bytes)
-            step = TensorParallel(goal, state, optimizer, SCHEDULE, engine, mesh, options)
+        engine = stack.enter_context(create("threaded", LANES))
+        share = share_of(steps[0][0], mesh)
+        specs = (share if share.count else work_of(steps[0][0])).specs()
+        parts = divided(model, team, specs)
+        make = _in_stages if layout else _in_teams
+        step = make(parts, optimizer, mesh, engine, options, slice_bytes, (layout, specs))
         if load is not None:
-            if group.rank == 0:
-                state.load({k: a for k, a in load.items() if not k.startswith("ranks/")})
-            state.broadcast(group, load)
-        step.prepare(*first.specs())
+            restore(step.state, group, load)
+        step.begin_at(first)
+        step.prepare(*specs)
         results = collect(step, steps, lambda batch: share_of(batch, mesh))
-        found = {n: a.copy() for n, a in state.gathered(group).items()}
+        found = {n: a.copy() for n, a in step.state.gathered(group).items()}
         step.free()
         team.free()
         step.way.free()
         return results, found
+
+
+def restore(state, group, arrays):
+    """Load what rank 0 has, and hand it out."""
+    if group.rank == 0:
+        state.load({k: a for k, a in arrays.items() if not k.startswith("ranks/")})
+    state.broadcast(group, arrays)
+
+
+def _in_stages(parts, optimizer, mesh, engine, options, slice_bytes, sizes):
+    (goal, mine, division), (layout, specs) = parts, sizes
+    most = most_samples(specs[0][0].shape[0], layout.micro_batches)
+    small = tuple(of_samples(s, most) for s in specs)
+    whole = StagedModel(goal, mine, layout, small, mesh.whole)
+    state = StageState(whole, mine, optimizer, mesh, slice_bytes, division)
+    return Pipeline(whole, state, optimizer, SCHEDULE, engine, mesh, options)
+
+
+def _in_teams(parts, optimizer, mesh, engine, options, slice_bytes, _):
+    goal, mine, division = parts
+    trained = frozenset(n for n, p in mine.items() if p.grad_req != "null")
+    kinds = dict(zip(division.names, division.specs, strict=True))
+    cuts = dict(zip(division.names, division.cuts, strict=True))
+    whole = WholeModel(kinds, trained, {}, cuts)
+    state = MeshState(whole, mine, optimizer, mesh, slice_bytes)
+    return TensorParallel(goal, state, optimizer, SCHEDULE, engine, mesh, options)

@@ -78,3 +78,22 @@ def test_teams_in_stages_train_as_one_rank(group, schedule, name):
     options = Options(clip_norm=0.1)
     found = by_team(Zoo(name), Adam(), Zoo(name).data(3), group, 2, layout, options)
     assert_same(found, twin(Zoo(name), Adam(), Zoo(name).data(3), 3, options))
+
+
+MESHES = {"d4": (1, None), "d2 s2": (1, 2), "s4": (1, 4), "t2 d2": (2, None), "t2 s2": (2, 2)}
+
+
+@pytest.mark.mpi(min_size=4)
+def test_training_goes_on_on_another_mesh(group):
+    """From D4 to D2xS2, S4, T2xD2 and T2xS2: the numbers of one rank, to the last."""
+    if group.size != 4:
+        pytest.skip("the meshes are those of 4 ranks")
+    data, results, state = Zoo("gpt").data(5), [], None
+    for place, (tensor, stages) in enumerate(MESHES.values()):
+        layout = Layout(stages, "1f1b", 2) if stages else None
+        here = data[place : place + 1]
+        more, state = by_team(
+            Zoo("gpt"), Adam(), here, group, tensor, layout, first=place, load=state
+        )
+        results += more
+    assert_same((results, state), twin(Zoo("gpt"), Adam(), data, 1))
