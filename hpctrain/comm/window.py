@@ -1,12 +1,11 @@
 """Memory that the ranks of one host share, and who they are."""
 
 import os
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from mpi4py import MPI
 
+from hpctrain.comm.freed import Freed
 from hpctrain.comm.group import Group
 from hpctrain.comm.request import call
 from hpctrain.comm.transfer import Flat
@@ -46,7 +45,7 @@ def room_bytes() -> int | None:
     return facts.f_bavail * facts.f_frsize
 
 
-class Window:
+class Window(Freed):
     """Memory of each rank of a host that the others read and write like their own.
 
     Parameters
@@ -88,19 +87,6 @@ class Window:
         self.mine[:] = 0  # the rank that touches memory first has it near on NUMA machines
         self.sync()
         group.barrier()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Freeing is collective: a rank that leaves by an exception must not wait in it.
-        if kind is None:
-            self.free()
 
     def of(self, rank: int) -> Flat:
         """Return the memory of ``rank``, uint8, as long as that rank has asked for."""

@@ -75,25 +75,12 @@ def sum_pulled(xp: Any, dy: Any, x: Any, mean: Any, scratch: Any) -> None:
         accumulate(xp, pulled, other, part)
 
 
-def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> None:
-    """Write dx, dgamma and dbeta from (dy, x, gamma, mean, var).
+def pull(xp: Any, dy: Any, x: Any, dx: Any, scratch: Any) -> None:
+    """Write dx = a dy + b (x - mean) + c.
 
-    dx = gamma rstd (dy - mean(dy) - xhat mean(dy xhat)) = a dy + b (x - mean) + c.
+    ``scratch``: block, and the mean, a, b and c, all repeated.
     """
-    (dy, x, gamma, mean, var), (dx, dgamma, dbeta) = ins, outs
-    block, wide, total, part, other = scratch
-    rstd = block[: var.size]
-    sum_pulled(xp, dy, x, mean, scratch)
-    sum_of(xp, total, dgamma)
-    sum_of(xp, other, dbeta)
-    reciprocal_root(xp, var, eps, rstd)
-    xp.multiply(dgamma, rstd, out=dgamma)
-    a, b, c = total, part, other
-    count = max(1, x.size // max(1, mean.size))
-    first = gamma * rstd
-    repeat(b, first * rstd * dgamma * (-1 / count))
-    repeat(c, first * dbeta * (-1 / count))
-    repeat(a, first)
+    block, wide, a, b, c = scratch
     for rows, pulled, out in wide_blocks([x, dy, dx], wide):
         width, term = rows.shape[1], block[: rows.size].reshape(rows.shape)
         xp.subtract(rows, wide[:width], out=out)
@@ -101,6 +88,28 @@ def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> N
         xp.multiply(pulled, a[:width], out=term)
         xp.add(term, c[:width], out=term)
         xp.add(out, term, out=out)
+
+
+def batch_pull_back(xp: Any, ins: Any, outs: Any, eps: float, scratch: Any) -> None:
+    """Write dx, dgamma and dbeta from (dy, x, gamma, mean, var).
+
+    dx = gamma rstd (dy - mean(dy) - xhat mean(dy xhat)) = a dy + b (x - mean) + c.
+    """
+    (dy, x, gamma, mean, var), (dx, dgamma, dbeta) = ins, outs
+    block, _, total, part, other = scratch
+    rstd = block[: var.size]
+    sum_pulled(xp, dy, x, mean, scratch)
+    sum_of(xp, total, dgamma)
+    sum_of(xp, other, dbeta)
+    reciprocal_root(xp, var, eps, rstd)
+    xp.multiply(dgamma, rstd, out=dgamma)
+    a, b, c = total, part, other  # as `pull` has them
+    count = max(1, x.size // max(1, mean.size))
+    first = gamma * rstd
+    repeat(b, first * rstd * dgamma * (-1 / count))
+    repeat(c, first * dbeta * (-1 / count))
+    repeat(a, first)
+    pull(xp, dy, x, dx, scratch)
 
 
 def rescale(xp: Any, ins: Any, y: Any, scratch: Any) -> None:

@@ -24,10 +24,9 @@ from hpctrain.ops.mxnet_row import (
     MAYBE_INT,
     SHAPE,
     TEXT,
-    Attrs,
     Operator,
     Shape,
-    Shapes,
+    alike,
 )
 from hpctrain.ops.slicing import concat, pad, stack
 from hpctrain.ops.softmax import log_softmax, softmax
@@ -36,11 +35,6 @@ __all__ = ["MATH"]
 
 
 # Arithmetic
-
-
-def _alike(attrs: Attrs, shapes: Shapes) -> Shapes:
-    known = next(shape for shape in shapes if shape is not None)
-    return [known if shape is None else shape for shape in shapes]
 
 
 def _elemwise(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -242,7 +236,7 @@ _TEMPER = {
 _PAIR = ("lhs", "rhs")
 
 MATH = (
-    *(Operator(f"elemwise_{n}", _elemwise(f, f"elemwise_{n}"), _PAIR, shapes=_alike,
+    *(Operator(f"elemwise_{n}", _elemwise(f, f"elemwise_{n}"), _PAIR, shapes=alike,
                any_shape=True)
       for n, f in _BINARY.items()),
     *(Operator(f"broadcast_{n}", f, _PAIR) for n, f in _BROADCAST.items()),

@@ -22,10 +22,9 @@ from hpctrain.ops.mxnet_row import (
     MAYBE_INT,
     SHAPE,
     TEXT,
-    Attrs,
     Operator,
     Shape,
-    Shapes,
+    alike,
 )
 from hpctrain.ops.reduce import sum
 from hpctrain.ops.unary import abs, sqrt, square
@@ -34,11 +33,6 @@ __all__ = ["MORE"]
 
 
 # Arithmetic
-
-
-def _alike(attrs: Attrs, shapes: Shapes) -> Shapes:
-    known = next(shape for shape in shapes if shape is not None)
-    return [known] * len(shapes)
 
 
 def _add_n(*data: Any, num_args: int) -> Any:
@@ -147,10 +141,10 @@ _COMPARE = {
 }  # fmt: skip
 
 MORE = (
-    Operator("add_n", _add_n, (), {"num_args": INT}, count="num_args", shapes=_alike,
+    Operator("add_n", _add_n, (), {"num_args": INT}, count="num_args", shapes=alike,
              any_shape=True),
-    Operator("_grad_add", elementwise.add, _PAIR, shapes=_alike, any_shape=True),
-    *(Operator(name, function, _PAIR, shapes=_alike, any_shape=True)
+    Operator("_grad_add", elementwise.add, _PAIR, shapes=alike, any_shape=True),
+    *(Operator(name, function, _PAIR, shapes=alike, any_shape=True)
       for name, function in (("_power", power), ("_maximum", elementwise.maximum),
                              ("_minimum", elementwise.minimum))),
     *(Operator(f"_{name}_scalar", _compared(function),

@@ -13,8 +13,8 @@ from hpctrain.errors import ConfigError
 
 __all__ = [
     "AXES", "BOOL", "BOUNDS", "DTYPE", "FLOAT", "IGNORED", "INT", "MAYBE_BOOL", "MAYBE_FLOAT",
-    "MAYBE_INT", "SHAPE", "TEXT", "Attr", "Attrs", "Operator", "Shape", "Shapes", "first_shape",
-    "no_bias", "parse_attrs", "text_of",
+    "MAYBE_INT", "SHAPE", "TEXT", "Attr", "Attrs", "Operator", "Shape", "Shapes", "alike",
+    "first_shape", "no_bias", "parse_attrs", "text_of",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -177,6 +177,12 @@ def first_shape(shapes: Shapes) -> Shape:
     """Return the shape of the first input, which is known whenever shapes are completed."""
     assert shapes[0] is not None
     return shapes[0]
+
+
+def alike(attrs: Attrs, shapes: Shapes) -> Shapes:
+    """Give inputs whose shape is not known that of the first one that is."""
+    known = next(shape for shape in shapes if shape is not None)
+    return [known if shape is None else shape for shape in shapes]
 
 
 def no_bias(attrs: Attrs) -> Sequence[str]:

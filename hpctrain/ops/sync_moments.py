@@ -16,7 +16,15 @@ The American Statistician 37 (1983) 242-247, for the corrected two-pass formula.
 
 from typing import Any
 
-from hpctrain.ops.moments import accumulate, repeat, start, sum_of, sum_pulled, wide_blocks
+from hpctrain.ops.moments import (
+    accumulate,
+    pull,
+    repeat,
+    start,
+    sum_of,
+    sum_pulled,
+    wide_blocks,
+)
 
 __all__ = ["add_parts", "merge_moments", "sync_normalise", "sync_pull_back"]
 
@@ -105,7 +113,7 @@ def sync_pull_back(
     all processes; dgamma and dbeta are the sums of this one. ``scratch``: as forward.
     """
     (dy, x, gamma, mean, var, low, count), (dx, dgamma, dbeta) = ins, outs
-    block, wide, total, part, other = scratch
+    _, _, total, part, other = scratch
     sum_pulled(xp, dy, x, mean, scratch)
     mine = _wide_sums(xp, [total, other], mean.size)
     mine[0] -= low * mine[1]
@@ -115,17 +123,11 @@ def sync_pull_back(
     sums = combine(mine, add_parts) / count.astype("float64")
     first = gamma * rstd
     slope = -first * rstd * rstd * sums[0]
-    a, b, c = total, part, other
+    a, b, c = total, part, other  # as `pull` has them
     repeat(a, first)
     repeat(b, slope)
     repeat(c, -first * sums[1] - slope * low)
-    for rows, pulled, out in wide_blocks([x, dy, dx], wide):
-        width, term = rows.shape[1], block[: rows.size].reshape(rows.shape)
-        xp.subtract(rows, wide[:width], out=out)
-        xp.multiply(out, b[:width], out=out)
-        xp.multiply(pulled, a[:width], out=term)
-        xp.add(term, c[:width], out=term)
-        xp.add(out, term, out=out)
+    pull(xp, dy, x, dx, scratch)
 
 
 def _wide_sums(xp: Any, totals: Any, channels: int) -> Any:
