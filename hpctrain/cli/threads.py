@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from threadpoolctl import threadpool_limits
 
 from hpctrain.errors import ConfigError
+from hpctrain.graph import threads as kernels
 from hpctrain.ops import dnnl
 
 if TYPE_CHECKING:  # importing it starts MPI
@@ -35,7 +36,7 @@ def cores_of_rank(masks: list[list[int]], rank: int) -> float:
 
 
 def limit_threads(world: "World", wanted: int) -> tuple[int, float]:
-    """Limit the threads of BLAS, OpenMP and oneDNN on this rank; collective.
+    """Limit the threads of BLAS, OpenMP, oneDNN and compiled kernels on this rank; collective.
 
     Parameters
     ----------
@@ -66,5 +67,6 @@ def limit_threads(world: "World", wanted: int) -> tuple[int, float]:
             f"than its cores ({cores:g} for each rank); set device.threads lower, or 0"
         )
     threadpool_limits(threads)
+    kernels.limit(threads)
     dnnl.limit(threads)  # OpenMP's limit holds for the thread that sets it, not for lanes
     return threads, cores

@@ -7,6 +7,7 @@ rounding errors of a sum of float32 numbers grow with the length of its parts.
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,13 +15,16 @@ import numpy as np
 
 from hpctrain.autograd import Spec
 from hpctrain.graph.codegen import Loops, Operand, llvm_text
+from hpctrain.graph.instructions import WIDTH
 from hpctrain.graph.native import Compiled, cache_directory, compile_text
+from hpctrain.graph.threads import Call, threads, together
 from hpctrain.graph.work import Fused, Input, Result
 
 __all__ = ["Nest", "merged"]
 
 _ROWS = 1024
 _PARTS = 64  # at most; more would cost more calls than they gain
+_WORTH = 1 << 15  # elements for each thread; fewer take less time than to wake it
 
 Strides = tuple[int, ...]
 
@@ -115,7 +119,7 @@ class Nest:
     ) -> Callable[[], None]:
         """Return a call that computes ``outs`` from C-contiguous ``ins``."""
         if not self.summed:
-            return self._call(ins, outs)
+            return self._shared(ins, outs)
         if self.parts == 1:
             calls = [self._call(ins, outs)]
         else:
@@ -128,14 +132,25 @@ class Nest:
         totals = [(room, outs[i]) for room, i in zip(scratch, self.split, strict=True)]
         factors = [(outs[i], self.work.results[i].factor) for i in self.summed]
         scaled = [(array, factor) for array, factor in factors if factor != 1.0]
-        return functools.partial(_with_sums, zeros, calls, totals, scaled)
+        return functools.partial(_with_sums, zeros, together(calls), totals, scaled)
+
+    def _shared(self, ins: Sequence[Any], outs: Sequence[Any]) -> Callable[[], None]:
+        """Return the call of a kernel without sums, cut for the threads if it is long."""
+        count = min(threads(), math.prod(self.sizes) // _WORTH, self.sizes[0])
+        if count < 2:
+            return self._call(ins, outs)
+        step = -(-self.sizes[0] // count)
+        if len(self.sizes) == 1:
+            step = -(-step // WIDTH) * WIDTH
+        starts = range(0, self.sizes[0], step)
+        return together([self._part(ins, outs, start, step) for start in starts])
 
     def _addresses(self, ins: Sequence[Any], targets: Sequence[Any]) -> list[int]:
         arrays = (*ins, *targets)
         begins = [array.ctypes.data for array in arrays]
         return [b + o for b, o in zip(begins, self.offsets, strict=True)]
 
-    def _call(self, ins: Sequence[Any], targets: Sequence[Any]) -> Callable[[], None]:
+    def _call(self, ins: Sequence[Any], targets: Sequence[Any]) -> Call:
         return functools.partial(
             self.function,
             _pointers(self._addresses(ins, targets), ins, targets),
@@ -148,9 +163,7 @@ class Nest:
             targets[place] = room[part : part + 1]  # an array, also of a scalar sum
         return targets
 
-    def _part(
-        self, ins: Sequence[Any], targets: Sequence[Any], start: int, step: int
-    ) -> Callable[[], None]:
+    def _part(self, ins: Sequence[Any], targets: Sequence[Any], start: int, step: int) -> Call:
         """Make the call for rows ``start`` and the following, ``step`` of them or fewer."""
         addresses = self._addresses(ins, targets)
         for k in range(len(addresses)):
@@ -171,15 +184,14 @@ def _pointers(addresses: Sequence[int], *arrays: Sequence[Any]) -> Any:
 
 def _with_sums(
     zeros: Sequence[Any],
-    calls: Sequence[Callable[[], None]],
+    run: Callable[[], None],
     totals: Sequence[tuple[Any, Any]],
     scaled: Sequence[tuple[Any, float]],
 ) -> None:
     """Run the parts of an operation that ends in sums, and add them up."""
     for array in zeros:
         array.fill(0)
-    for call in calls:
-        call()
+    run()
     for room, array in totals:
         np.add.reduce(room, axis=0, out=array)
     for array, factor in scaled:

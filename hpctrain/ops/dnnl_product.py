@@ -44,7 +44,7 @@ def _product(
     result = library.matrix((rows, columns), (columns, 1))
     bias = [library.matrix((1, columns), (columns, 1))] if biased else []
     build = Builder(library, [source, weight, *bias, result])
-    packs = not any(transposed) and rows >= _PACKED
+    packs = not transposed[1] and rows >= _PACKED
     taken = library.free_layout((depth, columns), specs[1].dtype) if packs else weight
     made = library.kernel(
         library.lib.dnnl_matmul_primitive_desc_create,
