@@ -100,8 +100,9 @@ class Run:
     ):  # fmt: skip
         control = group.dup() if group.size > 1 else group
         world = SimpleNamespace(
-            rank=group.rank, size=group.size, control=control, host="here", hosts=("here",)
-        )
+            rank=group.rank, size=group.size, control=control, host="here", hosts=("here",),
+            recount=lambda: False,
+        )  # fmt: skip
         model = with_mean(mlp(0.3)) if mean else mlp(0.3)
         records = records or InMemory()
         self.loader = Loader(
