@@ -41,7 +41,7 @@ from hpctrain.trace import Recorder
 from hpctrain.train.signals import StopFlag, time_left
 from hpctrain.train.trainer import Outcome
 
-__all__ = ["end", "in_step", "servers_of", "terms_of", "train", "worker"]
+__all__ = ["end", "in_step", "ranks", "servers_of", "terms_of", "train", "worker"]
 
 EVERY = 2**62  # exchanges that a server counts as started: it is never the one waited for
 Facts = Callable[[Config, ModelState], dict[str, str]]
@@ -54,10 +54,11 @@ def terms_of(config: Config) -> Terms:
         servers=e.servers,
         mode=e.mode,
         staleness=e.staleness,
-        compensation=e.compensation,
+        compensation=e.delay_factor if e.compensation == "delay" else 0.0,
+        ahead=e.compensation == "momentum",
         debug=e.checksum,
+        shared=e.path in ("auto", "node"),
         tolerate=e.tolerate,
-        shared=not e.tolerate,  # who dies leaves memory behind that nobody may free
         codec=partial(
             codec,
             e.wire,
@@ -71,6 +72,12 @@ def terms_of(config: Config) -> Terms:
 def in_step(config: Config) -> bool:
     """Return whether all ranks that train do so in step."""
     return config.exchange.kind != "server" or terms_of(config).sync
+
+
+def ranks(world: World) -> str:
+    """Say how many ranks train, by which MPI, and who serves them."""
+    text = f"{world.size} on {len(world.hosts)} host(s), {world.library}"
+    return f"{text}; served by {world.described}" if isinstance(world, Crew) else text
 
 
 def train(

@@ -55,6 +55,20 @@ def _without_rounds(config: Config) -> bool:
     return exchange.mode == "async" or (exchange.mode == "bounded" and exchange.staleness > 0)
 
 
+def _corrected(config: Config) -> bool:
+    return config.exchange.compensation != "none"
+
+
+def _without_velocity(config: Config) -> bool:
+    optim = config.optim
+    plain = optim.name == "sgd" and optim.momentum > 0 and not optim.nesterov
+    return config.exchange.compensation == "momentum" and not plain
+
+
+def _ahead_encoded(config: Config) -> bool:
+    return config.exchange.compensation == "momentum" and config.exchange.wire != "none"
+
+
 def _in_shards(config: Config) -> bool:
     return config.exchange.reproducible == "ranks"
 
@@ -151,7 +165,6 @@ CONFLICTS = (
         (_staged, lambda c: c.memory.recompute == "sqrt"),
         _WHOLE.format("memory.recompute = sqrt"),
     ),
-    Conflict((_staged, _compressed), _WHOLE.format("exchange.wire = {exchange.wire}")),
     Conflict((_staged, _served), _WHOLE.format("exchange.kind = server")),
     Conflict(
         (_in_shards, _sync_bn),
@@ -183,6 +196,23 @@ CONFLICTS = (
         "exchange.tolerate: got {exchange.tolerate} with exchange.kind = {exchange.kind} and "
         "exchange.mode = {exchange.mode}, needed server, and async or bounded with a staleness "
         "above 0, where nobody waits for all; choose these, or set it to 0",
+    ),
+    Conflict(
+        (_corrected, lambda c: not (_served(c) and _without_rounds(c))),
+        "exchange.compensation: got {exchange.compensation} with exchange.kind = "
+        "{exchange.kind} and exchange.mode = {exchange.mode}, where no gradient is late, "
+        "needed server, and async or bounded with a staleness above 0; choose these, or none",
+    ),
+    Conflict(
+        (_corrected, _without_velocity),
+        "exchange.compensation: got momentum with optim.name = {optim.name}, optim.momentum = "
+        "{optim.momentum} and optim.nesterov = {optim.nesterov}, needed sgd, more than 0 and "
+        "False; choose these, or delay",
+    ),
+    Conflict(
+        (_corrected, _ahead_encoded),
+        "exchange.compensation: got momentum with exchange.wire = {exchange.wire}, which sends "
+        "changes of what workers have, needed none; leave out one of them",
     ),
     Conflict(
         (_served, _without_rounds, _sync_bn),

@@ -179,8 +179,10 @@ class Exchange(Section, frozen=True):
     """sync: one update for all workers; async: one for each, at once; bounded: see staleness"""
     staleness: Count = 2
     """as async, but no worker gets further ahead of the slowest than so many steps (bounded)"""
-    compensation: NonNegative = 0.0
-    """correction of late gradients by DC-ASGD, such as 0.04; 0: none (async, bounded)"""
+    compensation: Literal["none", "delay", "momentum"] = "none"
+    """of late gradients: delay: by DC-ASGD; momentum: by DANA (async, bounded)"""
+    delay_factor: NonNegative = 0.04
+    """how much delay corrects"""
     tolerate: Count = 0
     """workers that may die while the others go on (async, bounded; mpirun --with-ft ulfm)"""
     checksum: bool = False

@@ -105,7 +105,7 @@ def shared(post: Post, state: ModelState, options: Options, terms: Terms) -> Nea
     """
     flat = state.flat
     need = 2 * flat.total * flat.dtype.itemsize
-    # A rank that dies would take its memory with it, under whoever reads there.
+    # Who dies leaves memory behind that nobody may free.
     plain = terms.shared and not (options.shard or terms.tolerate) and terms.codec() is None
     facts = post.rank >= terms.servers and plain and state.device == CPU, room_bytes()
     told = post.group.allgather_obj(facts)

@@ -81,6 +81,7 @@ class _Service:
             parts.state.optimizer = {name: before.get(name, fresh[name]) for name in fresh}
             if set(fresh) - set(before):
                 parts.begin_anew()
+            parts.look_ahead()
         return True
 
     def figures(self, words: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What one server keeps of a model, and does with it: sums, updates, answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -10,6 +10,7 @@ from hpctrain.comm.letter import Header, Letter, Op
 from hpctrain.comm.post import Post
 from hpctrain.optim import LossScale, Optimizer, Schedule, clip_scale, sum_of_squares
 from hpctrain.parallel.intake import Gradient, Intake, Push
+from hpctrain.parallel.lateness import Ahead, Piece, delayed
 from hpctrain.parallel.near import NEAR, Near
 from hpctrain.parallel.news import News
 from hpctrain.parallel.placement import Places
@@ -21,8 +22,6 @@ from hpctrain.parallel.work import BAD, Options
 from hpctrain.trace import Recorder
 
 __all__ = ["Parts"]
-
-Piece = Callable[[int, int], list[Any]]  # arrays whose sum is a part of a gradient
 
 
 class Parts:
@@ -52,13 +51,8 @@ class Parts:
     -----
     Where updates do not wait for each other, each has the gradient of the mean over one
     worker's samples, and the learning rate is multiplied by that worker's share of the batch:
-    in an epoch parameters move as far as with one update for all. With `Terms.compensation`
-    c the gradient g becomes ``g + c g² (w - w')`` for a worker that has computed it with w'.
-
-    References
-    ----------
-    Zheng et al., "Asynchronous stochastic gradient descent with delay compensation",
-    ICML 2017.
+    in an epoch parameters move as far as with one update for all. What can be done about late
+    gradients is in `hpctrain.parallel.lateness`.
     """
 
     def __init__(  # noqa: PLR0913 (the parts that meet here)
@@ -93,6 +87,8 @@ class Parts:
         far = any(worker not in near for worker in self.workers)
         kept = self.intake.coded or (terms.compensation > 0 and not terms.sync and far)
         self._told = Told(flat.weights, self._listeners) if kept else None
+        self.ahead: Ahead | None = None
+        self.look_ahead()
         factors = state.factors()
         self._runs = [flat.runs(piece, factors) for piece in flat.slices]
 
@@ -102,12 +98,18 @@ class Parts:
         self._updates = [made] * len(self.spans)
         self._seen = [dict.fromkeys(self.workers, made) for _ in self.spans]
 
+    def look_ahead(self) -> None:
+        """Begin to keep a velocity for each worker, from the one that there is."""
+        if self.terms.ahead and not self.terms.sync:
+            self.ahead = Ahead(self.optimizer, self.state.optimizer, self.workers)
+
     def begin_anew(self) -> None:
         """Note that the optimizer's state is new."""
         self._before, self._made = None, list(self._updates)
 
     def forget(self) -> None:
-        """Note that all workers have these parameters."""
+        """Note that all workers have these parameters, and this is their velocity."""
+        self.look_ahead()
         if self._told is not None:
             self._told = Told(self.state.flat.weights, self._listeners)
 
@@ -173,34 +175,29 @@ class Parts:
             scale = 1.0 / (share * (push.header.scale or self.scale.value))
             made = self._updates[index] - self._made[index]
             how = self.schedule.lr(version) * share, made, scale
-            self._update(index, how, self._compensated(gradient, scale, worker), told)
+            self._update(index, how, self._compensated(gradient, scale, worker), told, worker)
             self._updates[index] += 1
-        else:
+        if share <= 0 or self.ahead is not None:
             self.deliver(index, told)
         push.letter.close()
 
     def _compensated(self, gradient: Gradient, scale: float, worker: int) -> Piece:
         if not self.terms.compensation:
             return gradient.of
-        weights, near = self.state.flat.weights, worker in self.near
+        near = worker in self.near
         assert near or self._told is not None, "what workers have is known where it is needed"
         had = self.near.weights(worker) if near else self._told.of(worker)  # type: ignore[union-attr]
         # In units of the worker's own mean gradient, grad * scale.
         factor = self.terms.compensation * scale
-
-        def late(a: int, b: int) -> list[Any]:
-            (grad,) = gradient.of(a, b)
-            found: Any = weights[a:b] - had[a:b]
-            found *= grad
-            found *= grad
-            found *= factor
-            found += grad
-            return [found]
-
-        return late
+        return delayed(gradient.of, self.state.flat.weights, had, factor)
 
     def _update(
-        self, index: int, how: tuple[float, int, float], gradient: Piece, told: Sequence[int]
+        self,
+        index: int,
+        how: tuple[float, int, float],
+        gradient: Piece,
+        told: Sequence[int],
+        worker: int = 0,
     ) -> None:
         """Update a part here and on workers that share memory.
 
@@ -209,7 +206,9 @@ class Parts:
         start = perf_counter()
         state, weights, (rate, made, scale) = self.state, self.state.flat.weights, how
         shift, (first, end) = state.shift(index), self.spans[index]
-        targets = self._near_of(told)
+        targets, states = self._near_of(told), state.optimizer
+        if self.ahead is not None:
+            targets, states = [], self.ahead.begin(worker, first - shift, end - shift)
         for begin, stop, (lr_mult, wd_mult) in self._runs[index]:
             a, b = max(begin, first), min(stop, end)
             if a >= b:
@@ -217,25 +216,36 @@ class Parts:
             self.optimizer.update(
                 weights[a:b],
                 gradient(a, b),
-                {n: array[a - shift : b - shift] for n, array in state.optimizer.items()},
+                {n: array[a - shift : b - shift] for n, array in states.items()},
                 lr=rate * lr_mult,
                 step=made,
                 weight_decay=self.optimizer.weight_decay * wd_mult,
                 scale=scale,
                 copies=[target[a:b] for target in targets],
             )
+        if self.ahead is not None:
+            self.ahead.end(worker, first - shift, end - shift)
+            self.ahead.move(index, rate)
         self.tally.worked(index, start)
 
     def _near_of(self, workers: Sequence[int]) -> list[Any]:
         """Return the parameters of those of some workers that share memory with this server."""
         return [self.near.weights(worker) for worker in workers if worker in self.near]
 
-    def deliver(self, index: int, workers: Sequence[int]) -> None:
+    def deliver(self, index: int, workers: Sequence[int], whole: bool = False) -> None:
         """Bring a part to the workers that share memory with this server."""
         a, b = self.spans[index]
-        a += self.exact(index)
         for target in self._near_of(workers):
-            target[a:b] = self.state.flat.weights[a:b]
+            target[a + self.exact(index) : b] = self._sent(index, whole)
+
+    def _sent(self, index: int, whole: bool) -> Any:
+        """Return the parameters of a part as they are sent, without what is encoded."""
+        (a, b), shift = self.spans[index], self.state.shift(index)
+        a += self.exact(index)
+        weights = self.state.flat.weights[a:b]
+        if self.ahead is None or whole:
+            return weights
+        return self.ahead.of(index, weights, a - shift, b - shift)
 
     def value(self, index: int, version: int, worker: int, whole: bool = False) -> Letter:
         """Return a letter with the parameters of a part, and riders at the head.
@@ -266,7 +276,7 @@ class Parts:
             scale = self._told.encode(codec, worker, a + exact, b, out)
             self.intake.give(codec)
         elif not near:
-            letter.view(flat.dtype, b - a)[exact:] = flat.weights[a + exact : b]
+            letter.view(flat.dtype, b - a)[exact:] = self._sent(index, whole)
             if self._told is not None:
                 self._told.whole(worker, a, b)
         self._seen[index][worker] = self._updates[index]

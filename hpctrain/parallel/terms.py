@@ -33,7 +33,11 @@ class Terms:
         worker gets further ahead of the slowest than ``staleness`` steps.
     staleness : int
     compensation : float
-        Of gradients of old parameters, where updates do not wait; 0 for none. See `Parts`.
+        Factor of the correction of late gradients, where updates do not wait; 0 for none. See
+        `hpctrain.parallel.lateness.delayed`.
+    ahead : bool
+        Whether workers get parameters that the velocity has moved ahead, where updates do not
+        wait; see `hpctrain.parallel.lateness.Ahead`.
     debug : bool
         Whether letters have checksums.
     codec : callable
@@ -48,6 +52,7 @@ class Terms:
     mode: str = "sync"
     staleness: int = 2
     compensation: float = 0.0
+    ahead: bool = False
     debug: bool = False
     codec: Callable[[], Codec | None] = _plain
     shared: bool = True
@@ -63,7 +68,6 @@ class Terms:
                 f"exchange: got {self.servers} servers, staleness {self.staleness} and "
                 f"compensation {self.compensation:g}, needed at least 1, 0 and 0"
             )
-
         if self.tolerate and self.sync:
             raise ConfigError(
                 f"exchange.tolerate: got {self.tolerate} where rounds need every worker, "

@@ -98,7 +98,6 @@ CASES = [
     ({**STAGED, "exchange.tune": "true"}, {}, WHOLE.format("exchange.tune")),
     ({**STAGED, "memory.budget": "1GiB"}, {}, WHOLE.format("memory.budget")),
     ({**STAGED, "memory.recompute": "sqrt"}, {}, WHOLE.format("memory.recompute = sqrt")),
-    ({**STAGED, "exchange.wire": "fp16"}, {}, WHOLE.format("exchange.wire = fp16")),
     ({**STAGED, **SERVED}, {}, WHOLE.format("exchange.kind = server")),
     (
         {"parallel.sync_bn": "true", **SHARDS},
@@ -140,6 +139,25 @@ CASES = [
         "exchange.tolerate: got 1 with exchange.kind = allreduce and exchange.mode = sync, "
         "needed server, and async or bounded with a staleness above 0, where nobody waits for "
         "all; choose these, or set it to 0",
+    ),
+    (
+        {"exchange.compensation": "delay"},
+        SERVED,
+        "exchange.compensation: got delay with exchange.kind = server and exchange.mode = "
+        "sync, where no gradient is late, needed server, and async or bounded with a staleness "
+        "above 0; choose these, or none",
+    ),
+    (
+        {"exchange.compensation": "momentum", "optim.name": "adam"},
+        {**SERVED, "exchange.mode": "async"},
+        "exchange.compensation: got momentum with optim.name = adam, optim.momentum = 0.9 and "
+        "optim.nesterov = False, needed sgd, more than 0 and False; choose these, or delay",
+    ),
+    (
+        {"exchange.compensation": "momentum", "exchange.wire": "2bit"},
+        {**SERVED, "exchange.mode": "async"},
+        "exchange.compensation: got momentum with exchange.wire = 2bit, which sends changes of "
+        "what workers have, needed none; leave out one of them",
     ),
     (
         {"parallel.sync_bn": "true", **SERVED, "exchange.mode": "bounded"},
