@@ -10,6 +10,7 @@ from hpctrain import backend, engine, models, nn, optim
 from hpctrain.autograd import Spec
 from hpctrain.cli.arguments import call
 from hpctrain.cli.selfcheck_stages import Goal, Staged, stages_of
+from hpctrain.cli.selfcheck_teams import Teams, shape_for
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.group import Group
 from hpctrain.comm.world import World, start
@@ -38,8 +39,8 @@ class Case:
     """One row: a small model, an optimizer, and how gradients are exchanged.
 
     ``together``: batch statistics are over all ranks. ``stages``: the model is cut, where there
-    are several ranks. ``terms``: some ranks serve, where enough are left to work. On one rank
-    the batch is never divided, and nothing scaled.
+    are several ranks. ``teams``: these share layers. ``terms``: some ranks serve, where enough
+    are left to work. On one rank the batch is never divided, and nothing scaled.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Case:
     together: bool = False
     terms: Terms | None = None
     stages: Layout | None = None
+    teams: bool = False
 
 
 _MLP = {"inputs": 12, "hidden": (16, 16), "classes": 5}
@@ -85,6 +87,10 @@ CASES = (
     Case("gpt, interleaved", "gpt", _GPT, _ADAMW, stages=Layout(1, "interleaved", 4, 2)),
     Case("gpt, sharded stages", "gpt", _GPT, _ADAMW, Options(sharded=True), stages=_1F1B),
     Case("lstm, zero bubble", "lstm", _LSTM, _SGD, stages=Layout(1, "zero_bubble", 3)),
+    Case("mlp, teams", "mlp", _MLP, _SGD, Options(clip_norm=0.1), teams=True),
+    Case("lenet, teams", "lenet", _LENET, _SGD, Options(accumulate=2), teams=True),
+    Case("gpt, teams, sharded", "gpt", _GPT, _ADAMW, Options(sharded=True), teams=True),
+    Case("gpt, teams in stages", "gpt", _GPT, _ADAMW, stages=_1F1B, teams=True),
 )
 
 
@@ -162,6 +168,8 @@ def _trained(
     batches = [work.make(rng) for _ in range(steps)]
     if case.terms is not None and group.size > case.terms.servers:
         return _served(case, case.terms, goal, group, batches)
+    if case.teams and group.size > 1:
+        return _in_teams(case, goal, group, batches)
     if case.stages is not None and group.size > 1:
         return _in_stages(case, case.stages, goal, group, batches)
     found = _on_all(case, goal, group, batches)
@@ -225,6 +233,19 @@ def _in_stages(
         losses = _losses(staged.step, case, goal, staged.mesh.data, batches)
         staged.step.engine.wait_all()
         return staged.weights(), losses
+
+
+def _in_teams(
+    case: Case, goal: Goal, group: Group, batches: Sequence[Any]
+) -> tuple[np.ndarray, list[float]]:
+    """Train with layers that teams share."""
+    size = shape_for(group.size, case.stages is not None).data
+    some = part(_total(goal, batches[0]), 0, size)
+    shapes = [[Spec.of(_share(a, some, goal.batch_axis))] for a in batches[0]]
+    with Teams(goal, case.stages, group, shapes) as teams:
+        losses = _losses(teams.step, case, goal, teams.mesh.data, batches)
+        teams.step.engine.wait_all()
+        return teams.weights(), losses
 
 
 def _losses(

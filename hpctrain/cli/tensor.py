@@ -20,7 +20,7 @@ from hpctrain.io.sampler import part
 from hpctrain.nn import Block
 from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.hollow import fill, hollow, settle, start_hollow
-from hpctrain.parallel.mesh_state import MeshState, WholeModel
+from hpctrain.parallel.mesh_state import MeshState, whole_of
 from hpctrain.parallel.program import Objective
 from hpctrain.parallel.shared_model import (
     Division,
@@ -161,12 +161,8 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
 
 def _state(config: Config, mesh: Mesh, parts: Parts, place: Any) -> MeshState:
     assert parts.division is not None, "a team shares the layers"
-    names, parameters = parts.division.names, parts.parameters
-    whole = WholeModel(
-        dict(zip(names, parts.division.specs, strict=True)),
-        frozenset(n for n, p in parameters.items() if p.grad_req != "null"),
-        cuts=dict(zip(names, parts.division.cuts, strict=True)),
-    )
+    parameters = parts.parameters
+    whole = whole_of(parts.division, parameters)
     slice_bytes = place.traffic.slice_bytes(parameters)
     return MeshState(whole, parameters, build.optimizer(config), mesh, slice_bytes)
 

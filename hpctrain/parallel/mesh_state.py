@@ -14,10 +14,11 @@ from hpctrain.comm.mesh import Mesh, Shape, coordinates
 from hpctrain.errors import CheckpointError
 from hpctrain.ops.cut import Cut, Seat
 from hpctrain.optim import Optimizer
+from hpctrain.parallel.shared_model import Division
 from hpctrain.parallel.shelf import Shelf
 from hpctrain.parallel.state import ModelState
 
-__all__ = ["MeshState", "WholeModel"]
+__all__ = ["MeshState", "WholeModel", "whole_of"]
 
 Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 
@@ -41,6 +42,15 @@ class WholeModel:
     trained: frozenset[str]
     homes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     cuts: Mapping[str, Cut | None] = field(default_factory=dict)
+
+
+def whole_of(division: Division, parameters: Mapping[str, Any]) -> WholeModel:
+    """Return the whole of a model that is in no stages, from any rank's parameters of it."""
+    return WholeModel(
+        dict(zip(division.names, division.specs, strict=True)),
+        frozenset(n for n, p in parameters.items() if p.grad_req != "null"),
+        cuts=dict(zip(division.names, division.cuts, strict=True)),
+    )
 
 
 class MeshState(ModelState):

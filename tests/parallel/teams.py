@@ -10,7 +10,7 @@ from hpctrain import models
 from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.team import Team
 from hpctrain.engine import create
-from hpctrain.parallel.mesh_state import MeshState, WholeModel
+from hpctrain.parallel.mesh_state import MeshState, whole_of
 from hpctrain.parallel.micro import most_samples
 from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline import Pipeline
@@ -109,9 +109,5 @@ def _in_stages(parts, optimizer, mesh, engine, options, slice_bytes, sizes):
 
 def _in_teams(parts, optimizer, mesh, engine, options, slice_bytes, _):
     goal, mine, division = parts
-    trained = frozenset(n for n, p in mine.items() if p.grad_req != "null")
-    kinds = dict(zip(division.names, division.specs, strict=True))
-    cuts = dict(zip(division.names, division.cuts, strict=True))
-    whole = WholeModel(kinds, trained, {}, cuts)
-    state = MeshState(whole, mine, optimizer, mesh, slice_bytes)
+    state = MeshState(whole_of(division, mine), mine, optimizer, mesh, slice_bytes)
     return TensorParallel(goal, state, optimizer, SCHEDULE, engine, mesh, options)
