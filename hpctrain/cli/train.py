@@ -264,7 +264,7 @@ def _banner(
     kernels = prepare(plan.graph)
     again = sum(AGAIN in node.marks for node in plan.graph.nodes)
     return {
-        "ranks": f"{world.size} on {len(world.hosts)} host(s), {world.library}",
+        "ranks": serving.ranks(world),
         "device": f"{step.state.device}, {threads} thread(s) a rank"
         + (f", kernels of {dnnl.provider()}" if step.state.device.kind == "cpu" else ""),
         "parameters": sum(step.state.flat.sizes),

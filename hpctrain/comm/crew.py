@@ -1,5 +1,7 @@
 """The ranks that train where others serve them, as a world of their own."""
 
+import os
+
 from mpi4py import MPI
 
 from hpctrain.comm.lasting import Deaths, Lasting
@@ -35,6 +37,8 @@ class Crew(World):
         Of ``post``, if its ranks may be lost.
     host_of : list of str
         By rank in ``post``.
+    processes : list of int
+        The same: the process that a launcher names when it has died.
 
     Raises
     ------
@@ -54,7 +58,9 @@ class Crew(World):
         self.group = whole.group.split(int(self.serves), whole.rank)
         self.control = whole.control.split(int(self.serves), whole.rank)
         self.post = whole.group.dup()
-        self.host_of: list[str] = whole.control.allgather_obj(whole.host)
+        facts = whole.control.allgather_obj([whole.host, os.getpid()])
+        self.host_of: list[str] = [host for host, _ in facts]
+        self.processes: list[int] = [process for _, process in facts]
         self.deaths = Deaths(self.post) if lasts else None
         if lasts:
             self.control, whole.guard.lasts = Lasting(self.control), True
@@ -72,6 +78,15 @@ class Crew(World):
         lost = self.control.size < self.size
         self.rank, self.size = self.control.rank, self.control.size
         return lost
+
+    @property
+    def described(self) -> str:
+        """Who serves, and how."""
+        found = [
+            f"rank {rank} on {self.host_of[rank]}, process {self.processes[rank]}"
+            for rank in range(self.servers)
+        ]
+        return "; ".join(found)
 
     @property
     def whole(self) -> World:

@@ -49,14 +49,18 @@ class Ended:
 
 
 class Launch:
-    """The command line on several ranks, under way; ``ranks`` 0 starts it without launcher."""
+    """The command line on several ranks, under way; ``ranks`` 0 starts it without launcher.
+
+    ``TEST_MPIRUN`` in ``env`` are words for the launcher.
+    """
 
     def __init__(self, folder, ranks, words, env):
         self.folder = folder
         folder.mkdir(exist_ok=True)
         beside = Path(sys.executable).with_name("mpirun")
         mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
-        start = [mpirun, "-n", str(ranks)] if ranks else []
+        more = env.get("TEST_MPIRUN", "").split()
+        start = [mpirun, *more, "-n", str(ranks)] if ranks else []
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             [*start, sys.executable, "-m", "hpctrain", *words],

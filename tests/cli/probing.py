@@ -1,7 +1,8 @@
 """Models whose forward pass does something at a certain call, as the environment says.
 
 ``TEST_FAULT="RANK CALL DEED"``: at that call on that rank ``raise``; ``die``; or ``mark`` that
-it has come so far, and be slow from then on. Call 1 and 2 are those that find the shapes.
+it has come so far, and be slow from then on; several of these with commas between. Call
+1 and 2 are those that find the shapes.
 ``TEST_AWAIT`` names what must be there before: checkpoints are written while training goes on.
 """
 
@@ -27,11 +28,12 @@ def kernel(xp, ins, outs, scratch):
     call = next(CALLS)
     if call == 1:
         (FOLDER / f"pid-{RANK}").write_text(str(os.getpid()))
-    rank, at, deed = os.environ.get("TEST_FAULT", "0 0 none").split()
-    if int(rank) == RANK and call >= int(at) > 0:
-        while not (FOLDER / os.environ.get("TEST_AWAIT", ".")).exists():
-            time.sleep(0.01)
-        DEEDS[deed](call == int(at))
+    for fault in os.environ.get("TEST_FAULT", "0 0 none").split(","):
+        rank, at, deed = fault.split()
+        if int(rank) == RANK and call >= int(at) > 0:
+            while not (FOLDER / os.environ.get("TEST_AWAIT", ".")).exists():
+                time.sleep(0.01)
+            DEEDS[deed](call == int(at))
 
 
 def raise_error(first):

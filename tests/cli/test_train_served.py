@@ -103,7 +103,11 @@ def test_a_run_goes_on_with_servers_with_others_and_without(train, tmp_path, und
     assert_alike(checkpoint.load(path)[0], last(reference)[0], 1e-5)
 
 
-def test_a_run_whose_server_was_killed_goes_on_bit_for_bit(train, tmp_path, undisturbed):
+@pytest.mark.parametrize("who", [0, 2], ids=["server", "worker"])
+def test_a_run_one_of_whose_ranks_was_killed_goes_on_bit_for_bit(
+    train, tmp_path, undisturbed, who
+):
+    """In MXNet all others stall for ever, and what the server knew of the optimizer is lost."""
     reference = undisturbed(3, "served", **SERVER, **PROBED)
     env = {
         "TEST_FAULT": f"1 {SECOND_EPOCH} mark",
@@ -111,12 +115,16 @@ def test_a_run_whose_server_was_killed_goes_on_bit_for_bit(train, tmp_path, undi
     }
     launch = train(3, env=env, **SERVER, **PROBED)
     launch.reached()
-    psutil.Process(launch.pids()[0]).kill()
+    killed = launch.pids()[who]
+    psutil.Process(killed).kill()
     broken = launch.end()
 
     ended = train(3, **SERVER, **PROBED).end()
 
     assert broken.code != 0 and broken.seconds < 30
+    # The launcher names a process, and the run has said which of them serve.
+    assert str(killed) in broken.said
+    assert (f", process {killed}" in broken.out) == (who == 0)
     assert (ended.code, ended.err) == (0, "")
     assert "step 8/21" in ended.out and "step 7/21" not in ended.out
     (found, state), (expected, state_) = last(tmp_path), last(reference)
