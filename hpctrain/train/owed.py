@@ -85,6 +85,7 @@ def restore(
     flat: FlatParameters,
     saved: tuple[Arrays, Rows],
     factor: float = 1.0,
+    parted: bool = False,
 ) -> None:
     """Give every rank what it owes; collective.
 
@@ -96,6 +97,9 @@ def restore(
         On rank 0 what `collect` returned; the other ranks need the rows only.
     factor : float
         By which gradients are larger than they were then.
+    parted : bool
+        Whether ranks have other parts of the model: what was owed counts only if each rank has
+        what it had, and is dropped otherwise.
 
     Raises
     ------
@@ -105,13 +109,16 @@ def restore(
     arrays, rows = saved
     if not rows:
         return
-    _check(rows, flat)
+    if not parted:
+        _check(rows, flat)
     same = len(rows) == group.size and all(
         _span(transport, flat, name) == (start, stop)
         for name, start, stop in rows[min(group.rank, len(rows) - 1)]
     )
     if all(group.allgather_obj(same)):
         _give_back(group, transport, arrays, rows, factor)
+        return
+    if parted:
         return
     total = np.zeros(flat.total, np.float32)
     for rank, row in enumerate(rows) if group.rank == 0 else ():
@@ -128,12 +135,12 @@ def _give_back(
 ) -> None:
     """Send every rank its own array."""
     sizes = [sum(stop - start for _, start, stop in row) for row in rows]
-    mine = arrays.get(f"{PREFIX}0", np.empty(0, np.float32))
+    mine = np.asarray(arrays.get(f"{PREFIX}0", np.empty(0, np.float32)))
     if group.rank:
         mine = np.empty(sizes[group.rank], np.float32)
     for rank in range(1, group.size):
         if sizes[rank] and group.rank == 0:
-            group.send(arrays[f"{PREFIX}{rank}"], rank)
+            group.send(np.asarray(arrays[f"{PREFIX}{rank}"]), rank)
         elif sizes[rank] and group.rank == rank:
             group.recv(mine, 0)
     parts = _parts(rows[group.rank], mine)

@@ -81,7 +81,8 @@ class Saver:
         if debtor is not None:
             factor = self.step.scale.value / kept["value"]
             flat, rows = self.step.state.flat, state.get("owed", [])
-            owed.restore(self.world.control, debtor, flat, (arrays, rows), factor)
+            saved = arrays, rows
+            owed.restore(self.world.control, debtor, flat, saved, factor, self._parted)
 
     @property
     def _debtor(self) -> owed.Debtor | None:

@@ -107,10 +107,15 @@ def test_a_checkpoint_goes_on_on_another_mesh(train, tmp_path, reference, alone)
     compare(last(tmp_path, "third")[0], reference[0])
 
 
+OWING = {"device.precision": "float32", "exchange.wire": "2bit", "exchange.threshold": 0.001}
+
+
 @pytest.mark.parametrize("norm", ["false", "true"])
 def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(train, tmp_path, norm):
-    """With dropout or with running statistics, which each replica has its own of."""
-    model = {"model.args.norm": norm} if norm == "true" else {"model.args.dropout": 0.5}
+    """With dropout, or with what each replica has its own of: statistics, and what is owed."""
+    model = {"model.args.dropout": 0.5}
+    if norm == "true":
+        model = {"model.args.norm": norm, "exchange.path": "direct", **OWING}
     settings = {
         **EXACT,
         "model.name": "probing:build",
