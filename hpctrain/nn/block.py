@@ -11,17 +11,18 @@ from hpctrain.autograd.bind import EAGER
 from hpctrain.autograd.mode import interpreted_by
 from hpctrain.backend import Device
 from hpctrain.errors import ConfigError, ShapeError
-from hpctrain.graph.marks import GROUP, as_region, marked
+from hpctrain.graph.marks import as_region, marked
 from hpctrain.nn.files import load, save
 from hpctrain.nn.hook import Hook
 from hpctrain.nn.naming import Scope
 from hpctrain.nn.parameter import Parameter
 from hpctrain.nn.parameter_dict import ParameterDict
+from hpctrain.nn.placed import Placed
 
 __all__ = ["Block", "Hook"]
 
 
-class Block:
+class Block(Placed):
     """A part of a model: parameters, children, and what it does with tensors.
 
     Parameters
@@ -39,7 +40,6 @@ class Block:
 
     _members: dict[str, "Block | Parameter"]
     _region = False  # set by `hpctrain.nn.recompute`
-    _stage: int | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make room for parts, so that attributes may be set before ``__init__`` of Block."""
@@ -200,7 +200,7 @@ class Block:
     def _run(self, *args: Any) -> Any:
         if not self._ready:
             self._complete(args)
-        with nullcontext() if self._stage is None else marked(**{GROUP: self._stage}):
+        with marked(**self._marks) if self._marks else nullcontext():
             return as_region(self.forward, *args) if self._region else self.forward(*args)
 
     def _complete(self, args: Sequence[Any]) -> None:
@@ -250,16 +250,6 @@ class Block:
         for parameter in self.collect_params().values():
             parameter.reset_ctx(ctx)
         self.apply(Block._changed)
-
-    def to_stage(self, number: int) -> "Block":
-        """Let the block run on a stage of a pipeline, wherever it is trained in stages.
-
-        Of blocks inside of each other the inner one counts. The stages are numbered in the
-        order in which the model comes to them; to be called before the first step.
-        """
-        self._stage = number
-        self._changed()
-        return self
 
     def save_parameters(self, path: str | Path) -> None:
         """Write all parameters to a NumPy archive; see `hpctrain.nn.files.save`."""
