@@ -8,9 +8,11 @@ Dimension key: N images, S space (one to three axes), C channels, O outputs, K k
 G groups.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from hpctrain.autograd import Spec
+from hpctrain.autograd.narrow import is_narrow
 from hpctrain.ops.dnnl import Library
 from hpctrain.ops.dnnl_program import Builder
 
@@ -96,6 +98,10 @@ def data_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder
 def weight_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
     """Return ``conv_grad_weight``: (x, dy) to the gradient of the weight."""
     x, dy = specs
+    if is_narrow(x) and not _all_meet(x.shape[1:-1], dy.shape[1:-1], attrs):
+        raise NotImplementedError(
+            "version 3.2 leaves out weights that meet nothing but padding"
+        )
     conv = _Convolution(library, x, outs[0], dy, attrs)
     build = Builder(library, [conv.x, conv.y, conv.weight])
     create = library.lib.dnnl_convolution_backward_weights_primitive_desc_create
@@ -104,3 +110,15 @@ def weight_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Build
     build.call(made, [(_SRC, 0), (_DIFF_DST, 1), (_DIFF_WEIGHTS, place)])
     finish()
     return build
+
+
+def _all_meet(size: Sequence[int], out: Sequence[int], attrs: Any) -> bool:
+    """Return whether each place of the kernel meets the input somewhere, not padding only."""
+    axes = zip(size, out, *(attrs[k] for k in ("kernel", "stride", "dilation")), strict=True)
+    for (length, count, kernel, stride, dilation), pads in zip(
+        axes, attrs["padding"], strict=True
+    ):
+        for start in range(-pads[0], kernel * dilation - pads[0], dilation):
+            if not any(0 <= start + o * stride < length for o in range(count)):
+                return False
+    return True

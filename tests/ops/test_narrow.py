@@ -1,0 +1,157 @@
+"""Products of bfloat16: oneDNN against NumPy, which widens the factors and multiplies those."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_dnnl_conv import convolutions
+from two_kernels import compare, kernels, run
+
+from hpctrain import backend
+from hpctrain.autograd import Spec, primitive
+from hpctrain.autograd.narrow import NARROW, narrowed, wide
+from hpctrain.errors import ShapeError
+from hpctrain.ops.dnnl_narrow import describe_narrow, lacking
+
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.skipif(bool(lacking()), reason=f"bfloat16 here: {describe_narrow()}"),
+]
+F4 = np.dtype(np.float32)
+
+
+def normal(seed, *shapes):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(s).astype(F4) for s in shapes]
+
+
+def rounded(*arrays):
+    return [a.astype(backend.bfloat16()) for a in arrays]
+
+
+@given(case=convolutions(), seed=st.integers(0, 999))
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+def test_convolutions_give_what_numpy_gives(case, seed):
+    """Where oneDNN has a kernel for bfloat16: else the pass leaves the factors alone."""
+    shape, kernel, biased, attrs = case
+    x, weight, bias = normal(seed, shape, kernel, kernel[:1])
+    (out,) = primitive("conv").infer([Spec.of(x), Spec.of(weight)], **attrs)
+    (dy,) = normal(seed + 1, out.shape)
+    more = [bias] if biased else []
+    cases = [
+        ("conv", [x, weight, *more], {}),
+        ("conv_grad_data", [dy, weight], {"size": shape[1:-1]}),
+        ("conv_grad_weight", [x, dy], {"kernel": kernel[1:-1]}),
+    ]
+
+    for name, (a, b, *rest), own in cases:
+        specs = [Spec.of(array) for array in (a, b, *rest)]
+        if primitive(name).narrow(specs, **own, **attrs):
+            compare(name, [*rounded(a, b), *rest], limit=1e-5, **own, **attrs)
+
+
+@given(
+    sizes=st.tuples(st.integers(1, 70), st.integers(30, 90), st.integers(30, 90)),
+    flipped=st.tuples(st.booleans(), st.booleans()),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+def test_products_of_matrices_give_what_numpy_gives(sizes, flipped, seed):
+    m, k, n = sizes
+    attrs = dict(zip(("transpose_a", "transpose_b"), flipped, strict=True))
+    a, b = normal(seed, (k, m) if flipped[0] else (m, k), (n, k) if flipped[1] else (k, n))
+    x, weight, bias = normal(seed, (1, m, k), (n, k), (n,))
+
+    for name, factors, rest, own in (
+        ("matmul", [a, b], [], attrs),
+        ("dense", [x, weight], [bias], {}),
+    ):
+        specs = [Spec.of(array) for array in (*factors, *rest)]
+        enough = m * k * n >= 1 << 18
+        assert bool(primitive(name).narrow(specs, **own)) == enough
+        if enough:
+            compare(name, [*rounded(*factors), *rest], limit=1e-5, **own)
+
+
+RECURRENT = {"lstm": (4, (0, 3, 4)), "gru": (3, (0, 2, 3))}
+
+
+def recurrent(name, seed, t, b, i, h):
+    """Return the inputs of a layer, its factors in bfloat16."""
+    gates, factors = RECURRENT[name]
+    states = [(b, h)] * (2 if name == "lstm" else 1)
+    rows = [(gates * h,)] * (1 if name == "lstm" else 2)
+    given = normal(seed, (t, b, i), *states, (gates * h, i), (gates * h, h), *rows)
+    scale = F4.type(h**-0.5)
+    return [(rounded(a)[0] if p in factors else a) for p, a in
+            enumerate(a * scale if a.ndim == 2 else a for a in given)]  # fmt: skip
+
+
+@given(
+    sizes=st.tuples(*(st.integers(*r) for r in ((1, 4), (8, 20), (1, 40), (60, 90)))),
+    name=st.sampled_from(sorted(RECURRENT)),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+def test_recurrent_layers_give_what_numpy_gives(sizes, name, seed):
+    """To what it makes of states that round to another neighbour."""
+    given = recurrent(name, seed, *sizes)
+    specs = [wide(Spec.of(a)) for a in given]
+    assert primitive(name).narrow(specs) == RECURRENT[name][1]
+
+    fast = run(name, given)
+    with kernels("numpy"):
+        slow = run(name, given)
+    for have, want in zip(fast, slow, strict=True):
+        assert have.dtype == F4
+        np.testing.assert_allclose(have, want, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", sorted(RECURRENT))
+def test_gradients_of_recurrent_layers_give_what_numpy_gives(name):
+    given = recurrent(name, 3, 4, 16, 20, 64)
+    y, *ends, gates, kept = run(name, given)
+    dy, *dends = normal(4, y.shape, *(e.shape for e in ends))
+    w_h = given[RECURRENT[name][1][-1]]
+    before = [given[2]] if name == "lstm" else [given[1]]
+    saved = [gates, kept] if name == "lstm" else [y, gates, kept]
+    given = [dy, *dends, *before, w_h, *saved]
+
+    fast = run(f"{name}_grad", given)
+    with kernels("numpy"):
+        slow = run(f"{name}_grad", given)
+    for have, want in zip(fast, slow, strict=True):
+        np.testing.assert_allclose(have, want, rtol=0, atol=2e-3 * max(1, np.abs(want).max()))
+
+
+def test_weights_that_meet_padding_alone_have_no_gradient():
+    """The library's kernel for AMX does not write them."""
+    x, dy = normal(1, (1, 2, 40), (1, 1, 50))
+    attrs = {"stride": (3,), "padding": ((1, 0),), "dilation": (1,), "groups": 5}
+
+    (dw,) = run("conv_grad_weight", rounded(x, dy), kernel=(2,), **attrs)
+
+    assert not dw[:, 0].any()
+    assert dw[:, 1].all()
+
+
+def test_factors_are_bfloat16_together_or_not_at_all():
+    x, weight = Spec((2, 9, 9, 4), F4), Spec((3, 3, 3, 4), F4)
+    attrs = {"stride": (1, 1), "padding": ((1, 1),) * 2, "dilation": (1, 1), "groups": 1}
+
+    (out,) = primitive("conv").infer([narrowed(x), narrowed(weight)], **attrs)
+    assert out == Spec((2, 9, 9, 3), F4)
+    with pytest.raises(ShapeError, match=NARROW):
+        primitive("conv").infer([narrowed(x), weight], **attrs)
+    with pytest.raises(ShapeError, match=NARROW):
+        given = [Spec.of(a) for a in recurrent("lstm", 1, 2, 8, 8, 8)]
+        primitive("lstm").infer([wide(given[0]), *given[1:]])
+    assert narrowed(Spec((2,), np.dtype(np.float64))) is None
+
+
+def test_what_a_device_lacks_is_said():
+    assert lacking(backend.Device("gpu", 0)) == "kernels for GPUs"
+    assert describe_narrow() in ("yes, by AMX", "yes, by AVX512_BF16")
+    with kernels("numpy"):
+        assert describe_narrow() == "no, for want of oneDNN (pip install 'hpctrain[fast]')"
+        assert primitive("matmul").narrow([Spec((99, 99), F4)] * 2) == ()

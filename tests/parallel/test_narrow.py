@@ -1,0 +1,81 @@
+"""Training with products of bfloat16: parameters stay float32, ranks agree, runs repeat."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from replicas import Model, batches, parallel, serial
+
+from hpctrain import ops
+from hpctrain.graph.native import available
+from hpctrain.nn import Parameter
+from hpctrain.ops.dnnl_narrow import describe_narrow, lacking
+from hpctrain.optim import SGD
+from hpctrain.parallel.work import Options
+
+pytestmark = pytest.mark.skipif(bool(lacking()), reason=f"bfloat16: {describe_narrow()}")
+F4 = np.dtype(np.float32)
+BATCH = (48, 64)  # a quarter of it still makes products that pay
+
+
+@dataclass
+class Narrow(Model):
+    narrow: bool = True
+
+    @property
+    def objective(self):
+        return replace(super().objective, narrow=self.narrow)
+
+
+def mlp(narrow=True):
+    rng = np.random.default_rng(3)
+    made = {}
+    for name, shape in {"w1": (512, 64), "b1": (512,), "w2": (5, 512), "b2": (5,)}.items():
+        made[name] = Parameter(name, shape, F4)
+        made[name].set_data(rng.normal(0, 0.1, shape).astype(F4))
+    model = Narrow(made, None, narrow=narrow)
+
+    def net(x):
+        t = model.tensor
+        return ops.dense(ops.relu(ops.dense(x, t("w1"), t("b1"))), t("w2"), t("b2"))
+
+    model.net = net
+    return model
+
+
+def data():
+    return [(x.astype(F4), y) for x, y in batches([BATCH] * 4)]
+
+
+def train(world, model, fuse=True):
+    options = Options(fuse=fuse and available())
+    return parallel(model, SGD(momentum=0.9), world, data(), options=options)
+
+
+def weights(state):
+    return {n: a.copy() for n, a in state.arrays().items() if n.startswith("parameters/")}
+
+
+def test_ranks_together_are_one_rank_in_float32_within_rounding(world):
+    one, many = mlp(narrow=False), mlp()
+    expected = serial(one, SGD(momentum=0.9), data())
+
+    results, state = train(world, many)
+
+    losses = [loss for loss, _, _ in expected]
+    np.testing.assert_allclose([r.loss_sum for r in results], losses, rtol=5e-3)
+    assert [r.loss_sum for r in results] != losses  # it was rounded
+    assert len(set(world.allgather_obj(state.digest()))) == 1
+    for name, array in weights(state).items():
+        want = one.parameters[name.removeprefix("parameters/")].data().asnumpy()
+        assert array.dtype == F4
+        assert np.linalg.norm(array - want) < 5e-3 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_the_same_run_gives_the_same_bits(world, fuse):
+    (first, one), (second, two) = (train(world, mlp(), fuse) for _ in range(2))
+
+    assert [r.loss_sum for r in first] == [r.loss_sum for r in second]
+    for name, array in weights(one).items():
+        np.testing.assert_array_equal(array, weights(two)[name])
