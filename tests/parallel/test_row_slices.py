@@ -57,9 +57,12 @@ def serial(model, batches, optimizer=OPTIMIZER):
             )  # fmt: skip
 
 
-def train(world, model, batches, options, kind="direct", accumulate=False, optimizer=OPTIMIZER):
+def train(
+    world, model, batches, options, kind="direct", accumulate=False, optimizer=OPTIMIZER,
+    coded=None,
+):  # fmt: skip
     state = ModelState(model.parameters, optimizer, 128)
-    way = connect(kind, world, state, options)
+    way = connect(kind, world, state, options, coded)
     with create("threaded") as engine:
         step = DataParallel(
             model.objective, state, optimizer, SCHEDULE, engine, world, options, way
@@ -171,6 +174,31 @@ def test_parts_of_a_table_update_by_the_norm_of_the_whole_gradient(world, optimi
 
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-11)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "parts"])
+def test_rows_travel_as_they_are_beside_slices_that_are_compressed(world, sharded):
+    def trained(batches, coded):
+        model = words()
+        for parameter in model.parameters.values():
+            parameter.cast(np.float32)
+        options = Options(sharded=sharded)
+        return train(world, model, batches, options, optimizer=PLAIN, coded=coded)
+
+    first, whole = data()[:1], data()
+    step, found = trained(whole, codec("bf16"))
+
+    (piece,) = [s for s in step.state.flat.slices if s.parameters == (0,)]
+    assert piece.index in step._exchange._rows
+    for name, array in trained(whole, None)[1].items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-2, atol=1e-3)
+    bits = {name: array.tobytes().hex() for name, array in found.items()}
+    assert all(other == bits for other in world.allgather_obj(bits))
+    # After one step the words' vectors are the same to the bit, but not what was compressed.
+    plain, coded = trained(first, None)[1], trained(first, codec("bf16"))[1]
+    np.testing.assert_array_equal(coded["table"], plain["table"])
+    assert (coded["w"] != plain["w"]).any()
 
 
 @pytest.mark.mpi(min_size=2)
