@@ -160,11 +160,6 @@ CONFLICTS = (
     ),
     Conflict((_staged, _sync_bn), _WHOLE.format("parallel.sync_bn")),
     Conflict((_staged, _tuned), _WHOLE.format("exchange.tune")),
-    Conflict((_staged, lambda c: bool(c.memory.budget)), _WHOLE.format("memory.budget")),
-    Conflict(
-        (_staged, lambda c: c.memory.recompute == "sqrt"),
-        _WHOLE.format("memory.recompute = sqrt"),
-    ),
     Conflict((_staged, _served), _WHOLE.format("exchange.kind = server")),
     Conflict(
         (_in_shards, _sync_bn),

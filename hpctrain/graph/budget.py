@@ -11,7 +11,7 @@ from hpctrain.graph.passes import EXACT, optimise
 from hpctrain.graph.plan import Plan
 from hpctrain.graph.recompute import Forward, recompute, recompute_regions
 
-__all__ = ["Memory", "least_memory", "plan_within"]
+__all__ = ["Memory", "captured_order", "least_memory", "plan_within"]
 
 _BEFORE = EXACT[: EXACT.index("own_outputs") + 1]  # captured order still
 _LAST = 3  # plans that are made of the smallest by the estimate before a budget is refused
@@ -68,6 +68,11 @@ def plan_within(graph: Graph, memory: Memory, finish: Callable[[Graph], Plan]) -
     if memory.recompute == "off":
         raise _too_little(memory, plan.arena_bytes, "without recomputation")
     return _search(graph, memory, finish, plan.arena_bytes)
+
+
+def captured_order(graph: Graph) -> Graph:
+    """Return a graph improved as far as nodes stay in the order in which they were captured."""
+    return optimise(graph, _BEFORE)
 
 
 def least_memory(graph: Graph) -> Graph:

@@ -122,8 +122,7 @@ class Pipeline(DataParallel):
         self.moves.meet(self._groups[1], leads=mesh.place.tensor == 0)
         self.moves.join(self.parcels, self.ties)
         self._actions = self.moves
-        again = options.memory.recompute != "off"
-        self.stages = RankStages(self.model, state, self.rank, options.fuse, again)
+        self.stages = RankStages(self.model, state, self.rank, options.fuse, options.memory)
 
     def free(self) -> None:
         """Free the groups of the pipeline; collective, with nothing under way."""

@@ -1,9 +1,11 @@
 """The stages of one rank: planned and bound for each shape of micro-batch, in one memory."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from hpctrain.graph.budget import Memory
 from hpctrain.graph.cached import Statistics
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.recent import Recent
@@ -12,7 +14,8 @@ from hpctrain.parallel.pipeline_messages import messages
 from hpctrain.parallel.pipeline_order import buffers_needed
 from hpctrain.parallel.pipeline_recipe import Deed, StageFacts, slot_counts
 from hpctrain.parallel.pipeline_schedule import Action, PipelineSchedule
-from hpctrain.parallel.stage_program import stage_program
+from hpctrain.parallel.stage_budget import fitted
+from hpctrain.parallel.stage_program import StageProgram, stage_program
 from hpctrain.parallel.staged import StagedModel
 from hpctrain.parallel.state import ModelState
 
@@ -50,16 +53,23 @@ class RankStages:
     rank : int
         Within the pipeline.
     fuse : bool
-    again : bool
-        Compute values of marked blocks again for B and W.
+    memory : Memory, optional
+        What the values of all stages of this rank may take, and what is computed again.
     """
 
     def __init__(
-        self, model: StagedModel, state: ModelState, rank: int, fuse: bool, again: bool = True
+        self,
+        model: StagedModel,
+        state: ModelState,
+        rank: int,
+        fuse: bool,
+        memory: Memory | None = None,
     ) -> None:
         self.model, self.rank = model, rank
-        self._state, self._fuse, self._again = state, fuse, again
+        self._state, self._fuse = state, fuse
         self.numbers = model.stages_of(rank)
+        allowed = memory or Memory()
+        self._allowed = replace(allowed, budget=allowed.budget // len(self.numbers))
         self._memory = {number: StageMemory(state.device) for number in self.numbers}
         self._slots = dict.fromkeys(self.numbers, 0)
         self._pool = Pool()
@@ -85,13 +95,12 @@ class RankStages:
         graph, cut = self.model.training(specs)
         tensors = self.model.tensors_of(graph)
         state, found = self._state, {}
-        programs = [
-            stage_program(
-                graph, cut, number, tensors, state.trained, state.device, self._fuse,
-                self._again,
-            )
-            for number in self.numbers
-        ]  # fmt: skip
+
+        def made(number: int) -> StageProgram:
+            parts = graph, cut, number, tensors, state.trained, state.device, self._fuse
+            return fitted(partial(stage_program, *parts), self._allowed, self._slots[number])
+
+        programs = [made(number) for number in self.numbers]
         self._pool.arena(max(p.arena_bytes for p in programs), state.device)
         for program in programs:
             number = program.number

@@ -14,7 +14,7 @@ References
 Qi, Wan, Huang and Lin, "Zero bubble pipeline parallelism", ICLR 2024, arXiv 2401.10241.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from hpctrain.graph.capture import Capture
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.marks import marked
 from hpctrain.graph.passes import EXACT, optimise
-from hpctrain.graph.recompute import recompute_regions
 from hpctrain.graph.split import split
 
 __all__ = ["StageParts", "stage_parts"]
@@ -70,7 +69,7 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
     ends: tuple[int, int],
     loss: int | None = None,
     device: Device = CPU,
-    again: bool = False,
+    again: Callable[[Graph], Graph] | None = None,
 ) -> StageParts:
     """Make the graphs of F, B and W of one stage.
 
@@ -88,8 +87,9 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
     loss : int, optional
         The output of ``part`` that is made small, if it is made here.
     device : Device
-    again : bool
-        Compute values of marked blocks again in B and W; see `hpctrain.graph.recompute`.
+    again : callable, optional
+        Lets B and W compute values again: from the graph of all three parts to the same with
+        more nodes; see `hpctrain.graph.recompute`.
 
     Returns
     -------
@@ -97,8 +97,8 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
         Optimised, each by itself.
     """
     joint, (outputs, cotangents, given) = _joint(part, leaves, wanted, ends, loss, device)
-    if again:
-        joint = recompute_regions(joint)
+    if again is not None:
+        joint = again(joint)
     front, back, saved = split(optimise(joint, _TOGETHER), outputs, given)
     middle, rest, later = split(back, cotangents, 0)
     kept = tuple(v for v in saved if v not in front.inputs)

@@ -5,7 +5,7 @@ and only one part reads lies in an *area* that all micro-batches share. Both are
 plans: arrays that are bound once. The batch itself is not copied: it is fed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,7 +112,7 @@ def stage_program(  # noqa: PLR0913 (a stage of a model)
     trained: Sequence[Tensor],
     device: Device = CPU,
     fuse: bool = False,
-    again: bool = True,
+    again: Callable[[Graph], Graph] | None = None,
 ) -> StageProgram:
     """Plan one stage.
 
@@ -127,8 +127,8 @@ def stage_program(  # noqa: PLR0913 (a stage of a model)
     device : Device
     fuse : bool
         Make one kernel of neighbouring element-wise operations.
-    again : bool
-        Compute values of marked blocks again for the backward parts.
+    again : callable, optional
+        Lets the backward parts compute values again; see `stage_parts`.
     """
     part = stage_graph(graph, cut, number)
     known = {id(t) for t in trained}

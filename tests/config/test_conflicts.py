@@ -96,8 +96,6 @@ CASES = [
     ),
     ({**STAGED, "parallel.sync_bn": "true"}, {}, WHOLE.format("parallel.sync_bn")),
     ({**STAGED, "exchange.tune": "true"}, {}, WHOLE.format("exchange.tune")),
-    ({**STAGED, "memory.budget": "1GiB"}, {}, WHOLE.format("memory.budget")),
-    ({**STAGED, "memory.recompute": "sqrt"}, {}, WHOLE.format("memory.recompute = sqrt")),
     ({**STAGED, **SERVED}, {}, WHOLE.format("exchange.kind = server")),
     (
         {"parallel.sync_bn": "true", **SHARDS},
