@@ -2,6 +2,7 @@
 
 import json
 import resource
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -12,7 +13,7 @@ import tyro
 
 from hpctrain import backend, engine, models, optim
 from hpctrain.cli.exchange import PAUSE_S, Traffic, lanes_for, overlaps, settled, way_of
-from hpctrain.cli.pace import pace
+from hpctrain.cli.pace import pace, straggler
 from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.compress import Codec, codec
 from hpctrain.comm.crew import Crew
@@ -60,6 +61,8 @@ def step(  # noqa: PLR0913 (its flags)
     mode: Literal["sync", "async", "bounded"] = "sync",
     staleness: int = 2,
     threshold: float = 0.5,
+    slow: str = "",
+    sleep_ms: float = 50.0,
     precision: Literal["float32", "bf16"] = "float32",
 ) -> None:
     """Time the training step of a workload with made-up inputs, SGD with momentum, float32.
@@ -85,11 +88,15 @@ def step(  # noqa: PLR0913 (its flags)
         mode: one update for all workers, one for each as it comes, or within bounds.
         staleness: how many steps a worker may get ahead, bounded.
         threshold: what 2bit sends of a value at a time.
+        slow: RANK:FACTOR, a worker that sleeps so much longer; turn:FACTOR: each for 4 steps.
+        sleep_ms: how long the other workers sleep then, as if a device computed, ms.
         precision: bf16: factors of products are bfloat16.
     """
     with start() as whole:
         world: World = whole
-        terms = Terms(servers, mode, staleness, codec=partial(_codec, wire, threshold))
+        shared = path in ("auto", "node")
+        codecs = partial(_codec, wire, threshold)
+        terms = Terms(servers, mode, staleness, codec=codecs, shared=shared)
         if kind == "server":
             world = Crew(whole, servers)
         cores = limit_threads(whole, threads)[1]
@@ -109,7 +116,8 @@ def step(  # noqa: PLR0913 (its flags)
             with engine.create(lanes=lanes_for(traffic), run_ahead=4096) as lanes:
                 used = traffic if exchange else None
                 trainer = trainer_of(work, world, lanes, options, used, terms)
-                line = _measure(trainer, work, world, steps, order)
+                sleeps = straggler(slow, sleep_ms * 1e-3, world.control) if slow else None
+                line = _measure(trainer, work, world, steps, order, sleeps)
                 if isinstance(trainer, ServedParallel):
                     line["servers"] = trainer.trade.ask("figures")
                     trainer.close()
@@ -135,7 +143,12 @@ def _serve(
 
 
 def _measure(
-    trainer: DataParallel, work: Workload, world: World, steps: int, order: str
+    trainer: DataParallel,
+    work: Workload,
+    world: World,
+    steps: int,
+    order: str,
+    sleeps: Callable[[int], float] | None = None,
 ) -> dict[str, Any]:
     inputs, labels = work.make(np.random.default_rng(world.rank))
     part = Work((inputs,), (labels,), work.batch, work.batch * world.size)
@@ -147,7 +160,9 @@ def _measure(
         trainer.fix(sorted(trainer.order))
     elif order == "backward":
         trainer.fix(trainer.order)
-    found = pace(trainer, part, world.control, steps, WARM_UP)
+    found = pace(trainer, part, world.control, steps, WARM_UP, sleeps)
+    together = isinstance(trainer, ServedParallel) and not trainer.trade.terms.sync
+    rate = found.rate if together or sleeps else world.size / found.step_s
     return {
         "peer": "hpctrain",
         "workload": work.name,
@@ -155,7 +170,7 @@ def _measure(
         "ranks": world.size,
         "batch_per_rank": work.batch,
         "ms_per_step": round(found.step_s * 1e3, 3),
-        "samples_per_s": round(work.batch * world.size / found.step_s, 1),
+        "samples_per_s": round(work.batch * rate, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "loss": round(found.loss, 4),
         "exposed_comm_ms": round((found.exposed_s - found.uneven_s) * 1e3, 3),
