@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_info
 from hpctrain import backend
 from hpctrain.cli.arguments import call
 from hpctrain.cli.checks import Check, Rows, checks
+from hpctrain.cli.threads import cores_of_rank
 from hpctrain.comm import installed, launch
 from hpctrain.io.filters import filters, hdf5_version
 from hpctrain.ops import dnnl
@@ -150,12 +151,21 @@ def _tell(facts: dict[str, Any], rows: Rows, found: list[Check], as_json: bool) 
     console.facts("environment", shown)
     table = {
         f"rank {rank}": f"{row['host']}, local rank {row['local_rank']}, pid {row['pid']}, "
-        f"cores {_runs(row['cores'])}, {row['threads']} BLAS thread(s), {row['gpus']} GPU(s)"
+        f"cores {_runs(row['cores'])}, {row['threads']} BLAS thread(s) now, "
+        f"{_wanted(rows, rank)} of every kind in a run, {row['gpus']} GPU(s)"
         for rank, row in enumerate(rows)
     }
     console.facts("ranks", table)
     for check in found:
         console.line(f"{f'[{check.verdict}]':<6} {check.name}: {check.text}")
+
+
+def _wanted(rows: Rows, rank: int) -> int:
+    """Return how many threads a rank takes if ``device.threads`` is 0."""
+    host = rows[rank]["host"]
+    here = [row["cores"] for row in rows if row["host"] == host]
+    before = sum(row["host"] == host for row in rows[:rank])
+    return max(1, int(cores_of_rank(here, before) + 1e-9))
 
 
 def _runs(numbers: list[int]) -> str:
