@@ -13,6 +13,7 @@ import tyro
 from hpctrain import backend, engine
 from hpctrain.cli import bench_step
 from hpctrain.cli.exchange import Traffic, lanes_for, overlaps, settled
+from hpctrain.cli.measure import peak_bytes, reset_peak
 from hpctrain.cli.pace import pace
 from hpctrain.cli.stages import pipeline_of, specs_of, times_of_stages, work_of
 from hpctrain.cli.threads import limit_threads
@@ -66,7 +67,7 @@ def pipeline(  # noqa: PLR0913 (its flags)
         batch: samples of all replicas together; that of the workload for each rank if 0.
         layers: dense layers of deep.
         width: outputs of each of them.
-        steps: steps that count, after 5 to warm up.
+        steps: steps that count, after 5 to warm up; 0 to simulate only.
         balance: what the cut makes even.
         whole: let cotangents wait for W, as the formula of the papers has it.
         replicas: time whole models on all ranks too, on the same batch.
@@ -85,9 +86,9 @@ def pipeline(  # noqa: PLR0913 (its flags)
         ]
         size = batch, layers, width
         _say(world, f"{workload}: {world.size} ranks, {cores:g} core(s) each\n{HEAD}")
-        for layout in layouts:
+        for layout in layouts if steps else ():
             _say(world, _measured(world, workload, size, layout, steps, cores))
-        if replicas:
+        if replicas and steps:
             _say(world, _replicas(world, workload, size, steps, cores))
         for count in _numbers("simulated", simulated):
             for line in _simulated(world, workload, size, layouts, count):
@@ -136,14 +137,27 @@ def _measured(
         lanes = stack.enter_context(
             engine.create(lanes={**lanes_for(traffic), **wire}, run_ahead=4096)
         )
+        before = reset_peak()
         step = pipeline_of(work, world, mesh, lanes, layout, traffic, options)
         inputs, labels = work.make(np.random.default_rng(mesh.place.data))
         part = Work((inputs,), (labels,), work.batch, work.batch * mesh.shape.data)
         found = pace(step, part, world.control, steps, WARM_UP)
         share, expected, times = _bubbles(step, steps)
+        memory = world.control.allgather_obj([_planned(step), peak_bytes() - before])
         step.free()
         step.way.free()
-    return _line(step.model.layout, found.step_s, share, expected, times)
+    line = _line(step.model.layout, found.step_s, share, expected, times)
+    planned, peaks = (
+        " ".join(f"{n / 2**20:.0f}" for n in c) for c in zip(*memory, strict=True)
+    )
+    return f"{line}{'':>25}memory by rank, MiB: planned {planned}, measured {peaks}\n"
+
+
+def _planned(step: Pipeline) -> int:
+    """Return the bytes that a rank is to take: its state, values of a step, and messages."""
+    flat, optimizer = step.state.flat, step.state.optimizer.values()
+    state = 3 * flat.weights.nbytes + sum(array.nbytes for array in optimizer)  # and sums
+    return int(state + step.stages.arena_bytes + step.stages.kept_bytes + step.parcels.nbytes)
 
 
 def _bubbles(step: Pipeline, steps: int) -> tuple[float, float, Times]:

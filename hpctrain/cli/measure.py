@@ -17,7 +17,7 @@ from hpctrain.parallel.bound import BoundStep
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Options, Work
 
-__all__ = ["made_up", "measure", "peak_of_two_steps"]
+__all__ = ["made_up", "measure", "peak_bytes", "peak_of_two_steps", "reset_peak"]
 
 
 def measure(subject: Subject) -> dict[str, str]:
@@ -55,12 +55,12 @@ def peak_of_two_steps(subject: Subject) -> tuple[int, int]:
         subject.objective, state, subject.specs, Pool(), Options(memory=subject.memory)
     )
     plan = bound.plan
-    before = _reset_peak()
+    before = reset_peak()
     for step in range(2):
         bound.feed(work, step)
         bound.run.run()
     results = sum(plan.graph.specs[v].nbytes for v in plan.graph.outputs[:2])
-    return plan.arena_bytes + results, _peak() - before
+    return plan.arena_bytes + results, peak_bytes() - before
 
 
 def _warm_up(dtype: Any) -> None:
@@ -85,7 +85,7 @@ def made_up(rng: np.random.Generator, spec: Spec) -> np.ndarray:
     return rng.integers(2, size=spec.shape).astype(spec.dtype)
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
     """Let the peak begin anew, and return the resident bytes now."""
     try:
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
@@ -97,7 +97,7 @@ def _reset_peak() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _peak() -> int:
+def peak_bytes() -> int:
     """Return the largest resident bytes since the reset."""
     found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None, "Linux reports VmHWM"
