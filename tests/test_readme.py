@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-pytestmark = [pytest.mark.serial, pytest.mark.slow]
+pytestmark = [pytest.mark.serial, pytest.mark.slow, pytest.mark.xdist_group("launches")]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

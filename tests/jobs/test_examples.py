@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.serial, pytest.mark.slow]
+pytestmark = [pytest.mark.serial, pytest.mark.slow, pytest.mark.xdist_group("launches")]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "jobs" / "examples"
 LIMIT_S = 110  # below pytest's own limit; it takes a fifth of that on an idle machine
