@@ -27,6 +27,7 @@ __all__ = [
     "Data",
     "loader",
     "memory",
+    "narrows",
     "objective",
     "open_data",
     "optimizer",
@@ -209,7 +210,7 @@ def objective(
         if config.device.dtype != "float32":
             net.cast(config.device.dtype)
     make, count = LOSSES[config.loss.name]
-    goal = Objective(net, make(), count, combine, _narrow(config, device))
+    goal = Objective(net, make(), count, combine, narrows(config, device))
     inputs, targets = (
         [Tensor(np.zeros(s.shape, s.dtype), device=device) for s in specs]
         for specs in batch_specs(loader, 1)
@@ -226,7 +227,7 @@ def objective(
     return net, goal
 
 
-def _narrow(config: Config, device: backend.Device) -> bool:
+def narrows(config: Config, device: backend.Device) -> bool:
     """Return whether products are to be of bfloat16; refuse what this host cannot do."""
     wanted = config.device.precision == "bf16"
     if wanted and (missing := lacking(device)):

@@ -210,7 +210,12 @@ def test_who_names_another_model_leaves_the_arguments_of_the_first(write):
 def test_some_flags_need_no_section():
     words = ["--profile", "3:5", "--resume=never", "run.toml", "--reproducible", "ranks"]
 
-    assert split(words) == (
+    assert split([*words, "--precision", "bf16"]) == (
         ["run.toml"],
-        [("run.profile", "3:5"), ("run.resume", "never"), ("exchange.reproducible", "ranks")],
+        [
+            ("run.profile", "3:5"),
+            ("run.resume", "never"),
+            ("exchange.reproducible", "ranks"),
+            ("device.precision", "bf16"),
+        ],
     )
