@@ -10,6 +10,7 @@ from hpctrain.comm.twobit import TwoBit
 __all__ = ["Told"]
 
 Flat = np.ndarray[Any, np.dtype[Any]]
+_SAMPLE = 2**14  # changes of a slice that are looked at, about
 _ADAPTED = 0.95  # of the mean change: below it, lest equal changes all stay under it
 
 
@@ -46,9 +47,8 @@ class Told:
         change = self._weights[a:b] - copy
         scale = 1.0
         if isinstance(codec, TwoBit):
-            step = (
-                _ADAPTED * float(np.abs(change).sum()) / max(int(np.count_nonzero(change)), 1)
-            )
+            step = _mean_change(change[:: max(1, change.size // _SAMPLE)])
+            step = _ADAPTED * (step or _mean_change(change))
             # The threshold is in units of the gradient; a change has another size.
             scale = step / codec.threshold if step > 0 and np.isfinite(step) else 1.0
             change /= np.float32(scale)
@@ -57,3 +57,8 @@ class Told:
         change *= np.float32(scale)
         copy += change
         return scale
+
+
+def _mean_change(change: Flat) -> float:
+    """Return the mean size of the changes that are not zero; 0 if all are."""
+    return float(np.abs(change).sum()) / max(int(np.count_nonzero(change)), 1)
