@@ -9,6 +9,7 @@ from hpctrain.cli.bench_overhead import overhead
 from hpctrain.cli.bench_peers import peers
 from hpctrain.cli.bench_pipeline import pipeline
 from hpctrain.cli.bench_step import step
+from hpctrain.cli.bench_teams import teams
 
 __all__ = ["run"]
 
@@ -19,6 +20,7 @@ def run(argv: Sequence[str]) -> int:
         "step": step,
         "pipeline": pipeline,
         "memory": memory,
+        "teams": teams,
         "fusion": fusion,
         "overhead": overhead,
         "peers": peers,
