@@ -29,7 +29,8 @@ class Traffic:
 
     ``cores`` is how many each rank has to itself at least, ``fitted`` whether slices are made
     smaller for small models.  The communication thread waits ``blocking`` inside MPI for all
-    messages under way, or is ``polling``: it looks at them and sleeps.
+    messages under way, or is ``polling``: it looks at them and sleeps.  What is ``served`` goes
+    by its priority, for no other rank has to send the same.
     """
 
     path: str = "auto"
@@ -43,6 +44,7 @@ class Traffic:
     cores: float = 1.0
     fitted: bool = False
     waiting: str = "auto"
+    served: bool = False
 
     def slice_bytes(self, parameters: Mapping[str, Any]) -> int:
         """Return the size of a slice for a model with these parameters.
@@ -63,6 +65,7 @@ class Traffic:
         # With servers and stages what is awaited may depend on what is not sent yet.
         plain = e.kind == "allreduce" and config.parallel.pipeline * config.parallel.tensor == 1
         return cls(
+            served=e.kind == "server",
             waiting=e.waiting if plain else "polling",
             path=e.path,
             wire=e.wire,
@@ -77,7 +80,7 @@ class Traffic:
 def lanes_for(traffic: Traffic, readers: int = 1) -> Mapping[str, int | LaneSpec]:
     """Return the lanes of the engine of a run."""
     comm = LaneSpec(
-        ordered=True,
+        ordered=not traffic.served,
         in_flight=traffic.in_flight,
         pause_s=traffic.pause_s or PAUSE_S,
         block=block if traffic.waiting == "blocking" else None,

@@ -196,7 +196,7 @@ class Deaths:
             return ()
         self.accept()
         all_ranks = np.arange(failed.size).tolist()
-        ranks = MPI.Group.Translate_ranks(failed, all_ranks, self._comm.group)
+        ranks = failed.Translate_ranks(all_ranks, self._comm.group)
         found = sorted(set(ranks) - self._known)
         self._known.update(found)
         return found

@@ -166,6 +166,9 @@ class Actions:
         """Start the exchange of a slice."""
         return self.meter.under_way(self.exchange_of.begin(self.piece(index), turn.number))
 
+    def sent(self, turn: Turn, _: int) -> None:
+        """Know that all slices have been sent."""
+
     def post(self, turn: Turn, index: int) -> None:
         """Start the exchange of a slice, to be finished on this lane."""
         self._posted[index] = self.exchange_of.begin(self.piece(index), turn.number)

@@ -24,6 +24,7 @@ Key = tuple[str, int]  # a variable of the engine: its kind and, of slices, the 
 ARENA: Key = ("arena", 0)
 FLAG: Key = ("flag", 0)
 NORM: Key = ("norm", 0)
+SENT: Key = ("sent", 0)
 VERDICT: Key = ("verdict", 0)
 
 
@@ -126,7 +127,9 @@ def exchange_items(rules: Rules) -> tuple[Item, ...]:
     if not rules.overlap:
         items += [Item("finish", i, (), (gradients(i),)) for i in rules.order]
     if rules.served:
-        return (*items, *_landed(rules))
+        # The lane need not keep an order, but servers may need all before they answer any.
+        sent = [Item("sent", 0, (), (SENT,))] if rules.overlap else []
+        return (*items, *sent, *_landed(rules))
     if rules.settled:
         items += [Item("settle", i, (), (gradients(i),)) for i in rules.order]
     items += _measured(rules)
@@ -197,7 +200,9 @@ def _exchange(index: int, rules: Rules) -> Item:
     if rules.overlap:
         # A slice is gathered and summed under one key, and this one after that is over: also
         # on a rank without a sample, which reads no parameter.
-        before = (parameters(index),) if rules.gathered and not rules.served else ()
+        if rules.served:  # what the next step needs first leaves first
+            return Item("exchange", index, (SENT,), writes, "comm", True, -index)
+        before = (parameters(index),) if rules.gathered else ()
         return Item("exchange", index, before, writes, "comm", True)
     return Item("post", index, (), writes)
 
@@ -217,7 +222,8 @@ def _gathered(rules: Rules) -> Iterator[Item]:
     """Yield what brings updated parts to all ranks; in the thread of the exchange."""
     for index in rules.gathered:
         if rules.overlap:
-            yield Item("gather", index, (), (parameters(index),), "comm", True)
+            sent = (SENT,) if rules.served else ()
+            yield Item("gather", index, sent, (parameters(index),), "comm", True, -index)
         else:
             yield Item("post_gather", index, (), (parameters(index),))
     if not rules.overlap:

@@ -70,13 +70,23 @@ class Served:
     ``step`` turns its loop once; `answers` are those that have left since the last call.
     """
 
-    def __init__(self, model, terms, workers, engine, options=None, optimizer=None, **more):
+    def __init__(
+        self,
+        model,
+        terms,
+        workers,
+        engine,
+        options=None,
+        optimizer=None,
+        schedule=SCHEDULE,
+        **more,
+    ):
         self.post = FakePost(terms.servers + workers, terms.tolerate > 0)
         state = ModelState(model.parameters, optimizer or SGD(), 200)
         places = place(state.flat.slices, terms.servers)
         state.shard(lambda piece: places[piece.index][0])
         parts = Parts(
-            state, optimizer or SGD(), SCHEDULE, options or Options(), terms, places, self.post,
+            state, optimizer or SGD(), schedule, options or Options(), terms, places, self.post,
             nobody(),
         )  # fmt: skip
         self.state, self.engine, self.spans = state, engine, parts.spans

@@ -1,20 +1,27 @@
 """A server without MPI: who is answered when, and what a death changes."""
 
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from posted import Served
-from replicas import mlp
+from replicas import SCHEDULE, mlp, parameters
 
 from hpctrain.engine import create
 from hpctrain.errors import CommError, EngineError, LostRankError
+from hpctrain.optim import SGD
+from hpctrain.optim import create as create_optimizer
 from hpctrain.parallel.losses import Losses
+from hpctrain.parallel.recipe import Rules, exchange_items
 from hpctrain.parallel.server import lanes_of_server
+from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.terms import Terms
 from hpctrain.parallel.work import BAD, COUNT, LOSS, STOP, Options
 
 pytestmark = pytest.mark.serial
+RULES = Rules(order=(2, 1, 0), gathered=(0, 1, 2), served=True)
 BOUNDED = {"mode": "bounded", "tolerate": 1, "shared": False}
 
 
@@ -212,3 +219,69 @@ def test_the_wish_of_any_server_stops_all_workers(served):
     server.push(1, 1)
     server.step()
     assert server.post.sent[0][3].view(server.state.flat.dtype)[STOP] > 0
+
+
+def test_the_rate_goes_by_the_data_and_not_by_the_pushes(served):
+    """In MXNet each push counts, so that with n workers the rate falls n times too early."""
+    asked = []
+    schedule = SimpleNamespace(lr=lambda step: asked.append(step) or 0.1)
+    server = served(Terms(mode="async"), schedule=schedule)
+    for version in 0, 1:
+        for worker in 1, 2, 3:
+            server.push(worker, version)
+    server.step()
+
+    assert sorted(asked) == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["sgd", "nag", "adam", "adamw"])
+def test_every_optimizer_runs_without_rounds(served, name):
+    """In MXNet one of them crashes an asynchronous server."""
+    optimizer = create_optimizer(name)
+    server = served(Terms(mode="async"), workers=1, optimizer=optimizer)
+    a, b = server.spans[1]
+    weight, state = (
+        server.state.flat.weights[a:b].copy(),
+        optimizer.make_state(b - a, np.float64),
+    )
+    for version, value in enumerate((0.5, -2.0, 0.25)):
+        optimizer.update(
+            weight,
+            np.full(b - a, value),
+            state,
+            lr=SCHEDULE.lr(version),
+            step=version,
+            scale=1.0,
+        )
+        server.push(1, version, index=1, value=value, share=1.0)
+        server.step()
+
+    np.testing.assert_allclose(server.state.flat.weights[a:b], weight, rtol=1e-12)
+
+
+def test_what_is_first_in_the_model_is_first_on_the_way_whatever_its_name():
+    """MXNet's Trainer sorts by name, so that conv10 goes before conv2."""
+    shapes = {"conv2": (4, 3), "conv10": (5, 4), "a": (2, 5)}
+    state = ModelState(parameters(shapes), SGD(), 64)
+
+    assert state.names == list(shapes)
+    assert state.flat.slices[0].parameters[0] == 0
+    items = exchange_items(replace(RULES, order=(2, 1, 0), gathered=(0, 1, 2)))
+    for verb in "exchange", "gather":
+        found = {item.at: item.priority for item in items if item.verb == verb}
+        assert found == {0: 0, 1: -1, 2: -2}
+
+
+def test_a_slice_leaves_as_soon_as_it_is_final():
+    """In MXNet sends waited for the whole backward pass, and left in its order."""
+    made = {i.at: {*i.reads, *i.writes} for i in exchange_items(RULES) if i.verb == "exchange"}
+
+    for index in made:
+        others = {("gradients", i) for i in made if i != index}
+        assert ("gradients", index) in made[index] and not made[index] & others
+
+
+def test_a_clipped_gradient_leaves_when_it_is_whole():
+    items = exchange_items(replace(RULES, alone=True, clipped=True))
+    assert items[0].verb == "sift"
+    assert {("gradients", i) for i in RULES.order} <= set(items[0].writes)
