@@ -34,7 +34,7 @@ ALIKE_S = 2.0
 """How long a rank with an error waits to see whether all ranks have the same one."""
 PATIENCE_S = 5.0
 """How long a rank that leaves early waits for the others to leave too."""
-MODEST_S = 0.5
+MODEST_S = 1.0
 """How long a rank lets one of a lower number speak first of what many see."""
 ORDERLY = (0, 75)
 """Exit codes of a run that ends as it should (done; saved, start me again): the rank waits for

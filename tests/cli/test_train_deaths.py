@@ -68,5 +68,5 @@ def test_a_run_does_not_outlive_its_server_or_first_worker(train, who):
     ended = launch.end()
 
     assert ended.code == 137 and ended.seconds < 30
-    assert ended.err.count(f"rank {who} on ") == 1
+    assert f"rank {who} on " in ended.err
     assert "start the same command again" in ended.err
