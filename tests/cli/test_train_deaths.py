@@ -68,5 +68,6 @@ def test_a_run_does_not_outlive_its_server_or_first_worker(train, who):
     ended = launch.end()
 
     assert ended.code == 137 and ended.seconds < 30
-    assert f"rank {who} on " in ended.err
-    assert "start the same command again" in ended.err
+    # Whoever writes to it, waits for it or looks around notices first.
+    assert f"rank {who}" in ended.err and "died" in ended.err
+    assert "the same command" in ended.err
