@@ -27,7 +27,9 @@ def test_debts_of_all_are_divided_by_part_and_worker():
 
     state = debts.state()
 
-    assert {name: (debts.span(name, 80, 0 if name.endswith("1") else 16).start, a.size) for name, a in state.items()} == {
+    exact = {name: 0 if name.endswith("1") else 16 for name in state}
+    spans = {name: debts.span(name, 80, exact[name]) for name in state}
+    assert {name: (spans[name].start, owed.size) for name, owed in state.items()} == {
         "server 0/0": (16, 32), "server 1/0": (48, 32), "server 0/1": (0, 16),
         "server 1/1": (16, 4),
     }  # fmt: skip
