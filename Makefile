@@ -3,7 +3,7 @@
 PYTHON  ?= python3
 RANKS   ?= 2
 LIMIT   ?= 1800
-WORKERS ?= 0
+WORKERS ?= 2
 PYTEST_ARGS ?=
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -41,7 +41,7 @@ test lint repeat: export MKL_NUM_THREADS := 1
 test lint repeat: export PYTHONDONTWRITEBYTECODE :=
 
 test: test-1 test-2 test-3 test-4  ## run the test suite on 1, 2, 3 and 4 ranks
-test-1: env      # WORKERS=2: in two processes (pytest-xdist)
+test-1: env      # in two processes (pytest-xdist); WORKERS=0: in one
 	timeout --foreground -k 10 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 test-%: env
 	timeout --foreground -k 10 $(LIMIT) $(MPIEXEC) -n $* $(BIN)/python -m pytest -p no:cacheprovider --color=no $(PYTEST_ARGS)

@@ -71,9 +71,11 @@ def test_summary_adds_up(capsys):
     assert found["parameters"].startswith("23,298,176 bytes")
     assert "5,824,522 trained" in text
     assert found["FLOPs of an evaluation"] == "1,490,553,856"
-    assert found["planned, inference"].startswith(
-        "712,704 bytes (0.7 MiB) in 3 piece(s); naive 4,"
-    )
+    # How much depends on the scratch memory of the kernels that this host has.
+    planned = r"([\d,]+) bytes .* in 3 piece\(s\); naive ([\d,]+) bytes"
+    sizes = re.match(planned, found["planned, inference"]).groups()
+    piece, naive = (int(size.replace(",", "")) for size in sizes)
+    assert 712_704 <= piece <= naive / 4
     assert found["sent in a step by a rank"].startswith(f"{23_298_176 * 6 // 4:,} bytes")
     assert re.search(r"features\.1 +Dense +\(128, 2048\) +4,196,352", text)
 

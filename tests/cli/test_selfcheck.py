@@ -9,8 +9,9 @@ from hpctrain.cli import selfcheck
 from hpctrain.parallel.exchange import Summed
 
 KEYS = {
-    "peer", "workload", "ranks", "batch_per_rank", "ms_per_step", "samples_per_s",
-    "peak_rss_mb", "loss", "exposed_comm_ms", "uneven_ms", "first_step_ms", "path", "overlap",
+    "peer", "workload", "precision", "ranks", "batch_per_rank", "ms_per_step",
+    "samples_per_s", "peak_rss_mb", "loss", "exposed_comm_ms", "uneven_ms", "first_step_ms",
+    "path", "overlap",
 }  # fmt: skip
 FORECAST = {
     "link_mb_per_s", "compute_ms", "predicted_ms", "best_ms", "backward_ms", "order"

@@ -224,7 +224,7 @@ def test_training_takes_half_the_naive_memory_and_little_more_than_the_bound(nam
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_inference_takes_a_quarter_of_the_naive_memory_in_pieces(name):
-    """At full size; deep networks in one piece, those of few layers in two or three."""
+    """At full size; deep networks in one piece, those of few layers in two to four."""
     subject = of_model(name)
 
     count = pieces_of(subject.inference, subject.batch)
@@ -234,7 +234,7 @@ def test_inference_takes_a_quarter_of_the_naive_memory_in_pieces(name):
     assert piece.arena_bytes <= whole.naive_bytes / 4, said
     assert piece.arena_bytes <= 1.10 * piece.bound_bytes, said
     assert (count == 1) == (whole.arena_bytes <= whole.naive_bytes / 4), said
-    assert count <= 3, said
+    assert count <= 4, said
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -55,8 +55,8 @@ class Folder:
     def __init__(self, path):
         self.checkpoints = path
 
-    def restore(self):
-        return checkpoint.restore(self.checkpoints)
+    def restore(self, lazily=False):
+        return checkpoint.restore(self.checkpoints, lazily=lazily)
 
     def rewind(self, step):
         """Nothing is recorded here."""
