@@ -30,7 +30,7 @@ from hpctrain.errors import CommError, HpctrainError, LostRankError
 
 T = TypeVar("T")
 
-ALIKE_S = 4.0
+ALIKE_S = 2.0
 """How long a rank with an error waits to see whether all ranks have the same one."""
 PATIENCE_S = 5.0
 """How long a rank that leaves early waits for the others to leave too."""

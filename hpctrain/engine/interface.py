@@ -189,7 +189,9 @@ class Engine(ABC):
         ----------
         drop : bool
             Never start what has not started, and raise nothing.  Whoever waits for a variable
-            that a dropped task would have written gets an ``EngineError``.
+            that a dropped task would have written gets an ``EngineError``.  A task that runs
+            is waited for no longer than a second: it may wait for another rank, which has
+            dropped its part.
 
         Notes
         -----

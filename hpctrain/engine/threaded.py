@@ -16,8 +16,9 @@ __all__ = ["ThreadedEngine"]
 
 # How often an idle worker looks whether the main thread has ended without closing.
 IDLE_S = 0.25
-# How long a worker that waits outside is waited for when all is dropped.
-GRACE_S = 1.0
+# How long a worker is waited for when all is dropped: it may wait for a process that has
+# dropped its part, and who closes has an error to tell.
+GRACE_S = 0.5
 
 
 class ThreadedEngine(Engine):
@@ -65,11 +66,11 @@ class ThreadedEngine(Engine):
         self._closing = False
         self._dropping = False
         self._closed = False
-        self._threads = {
-            lane.worker(self._work, track): lane
+        self._threads = [
+            lane.worker(self._work, track)
             for lane in self._lanes.values()
             for track in lane.tracks()
-        }
+        ]
         for thread in self._threads:
             thread.start()
         self._workers = {thread.ident for thread in self._threads}
@@ -129,12 +130,11 @@ class ThreadedEngine(Engine):
             if self._closed:
                 return
             self._begin_close(drop)
-            self._drain()
+            self._drain(GRACE_S if drop else None)
             for lane in self._lanes.values():
                 lane.awake.notify_all()
-        for thread, lane in self._threads.items():
-            # What a worker waits for outside may never come, once all is dropped.
-            thread.join(GRACE_S if drop and lane.outside is not None else None)
+        for thread in self._threads:
+            thread.join(GRACE_S if drop else None)
         with self._lock:
             self._closed = True
             self._workers.clear()  # the system may give their identifiers to new threads
@@ -204,11 +204,10 @@ class ThreadedEngine(Engine):
         )
         return EngineError(f"engine: {lost} tasks will never run, because the engine {reason}")
 
-    def _drain(self) -> None:
+    def _drain(self, limit_s: float | None = None) -> None:
         self._waiting += 1
         try:
-            while not self._quiet():
-                self._settled.wait()
+            self._settled.wait_for(self._quiet, limit_s)
         finally:
             self._waiting -= 1
 

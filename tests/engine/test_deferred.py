@@ -224,3 +224,23 @@ def test_a_worker_that_waits_for_ever_does_not_hold_up_a_drop(monkeypatch):
 
     assert engine.running() == []
     never.set()
+
+
+def test_a_task_that_waits_for_ever_does_not_hold_up_a_drop(monkeypatch):
+    """As a kernel that waits for another rank, which has dropped its part."""
+    monkeypatch.setattr(threaded, "GRACE_S", 0.01)
+    begun, never = threading.Event(), threading.Event()
+
+    def task():
+        begun.set()
+        never.wait(LIMIT_S)
+
+    engine = ThreadedEngine({"compute": 1})
+    engine.push(task)
+    engine.push(task)
+    assert begun.wait(LIMIT_S)
+
+    engine.close(drop=True)
+
+    assert [name for _, name, _ in engine.running()] == [task.__qualname__]
+    never.set()
