@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from hpctrain.cli.bench_floor import Floor, floor
 from hpctrain.errors import ConfigError
@@ -18,6 +18,7 @@ __all__ = ["contenders", "peers", "table"]
 STEPS = {"mlp": 60, "resnet20": 15, "lstm": 6, "gpt": 15, "cosmo": 30}
 IMAGES = ("resnet20", "cosmo")
 LIMIT_S = 900  # of one run; torch.compile takes minutes on a slow machine
+Precision = Literal["float32", "bf16"]
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(_POOLS, "1")
 BARS = {  # over eager, over the best of PyTorch, over MXNet, share of the floor
@@ -27,19 +28,21 @@ BARS = {  # over eager, over the best of PyTorch, over MXNet, share of the floor
     "gpt": (1.15, 1.15, None, 0.85),
     "cosmo": (1.7, 1.2, 1.2, 0.75),
 }
+NARROW_BARS = (None, 1.2, None, None)  # over autocast, in bfloat16
 HEAD = ("", "ours", "eager", "best torch", "MXNet", "/ eager", "/ best", "/ MXNet",
         "floor", "share", "MiB ours", "MiB torch")  # fmt: skip
 
 
-def peers(
+def peers(  # noqa: PLR0913 (its flags)
     torch: str = "",
     mxnet: str = "",
     models: str = "mlp,resnet20,lstm,gpt,cosmo",
     rounds: int = 3,
     steps: int = 0,
     json: bool = False,
+    precision: Precision = "float32",
 ) -> None:
-    """Compare the training step of the workloads with other frameworks, float32, one thread.
+    """Compare the training step of the workloads with other frameworks, one thread.
 
     Each round runs every contender once, each in a process of its own on the same core; the
     median over rounds of their medians counts. The floor is what the products and
@@ -53,6 +56,8 @@ def peers(
         rounds: how often each contender runs.
         steps: of a run; as many as take some seconds if 0.
         json: print one JSON object a workload instead of a table.
+        precision: bf16: beside PyTorch's autocast, as it is and with channels last; MXNet has
+            none, and the floor is not known.
     """
     names = [name for name in models.split(",") if name]
     if unknown := [name for name in names if name not in STEPS]:
@@ -62,9 +67,10 @@ def peers(
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     console, rows = Console(), []
     for name in names:
-        commands = contenders(name, torch, mxnet, steps or STEPS[name])
+        commands = contenders(name, torch, mxnet, steps or STEPS[name], precision)
         found = _alternate(commands, rounds)
-        rows.append(_row(name, found, floor(name)))
+        least = floor(name) if precision == "float32" else None
+        rows.append({**_row(name, found, least), "precision": precision})
         if json:
             print(_line(rows[-1]), flush=True)
     if not json:
@@ -72,17 +78,20 @@ def peers(
             console.line(line)
 
 
-def contenders(name: str, torch: str, mxnet: str, steps: int) -> dict[str, list[str]]:
+def contenders(
+    name: str, torch: str, mxnet: str, steps: int, precision: Precision = "float32"
+) -> dict[str, list[str]]:
     """Return the command of each contender for one workload, ours first."""
-    there = Path(__file__).parents[1] / "peers"
+    there, narrow = Path(__file__).parents[1] / "peers", precision == "bf16"
     given = [name, "--steps", str(steps)]
-    found = {"hpctrain": [sys.executable, "-m", "hpctrain", "bench", "step", *given]}
+    ours = [sys.executable, "-m", "hpctrain", "bench", "step", *given]
+    found = {"hpctrain": [*ours, "--precision", precision]}
     if torch:
-        variants = ["eager", *["channels_last"] * (name in IMAGES), "compile"]
-        for variant in variants:
-            script = [torch, str(there / "torch_step.py"), *given]
+        variants = ["eager", *["channels_last"] * (name in IMAGES)]
+        for variant in variants if narrow else [*variants, "compile"]:
+            script = [torch, str(there / "torch_step.py"), *given, *["--bf16"] * narrow]
             found[f"torch {variant}"] = [*script, "--variant", variant]
-    if mxnet and name != "gpt":  # it has no layers of that kind
+    if mxnet and name != "gpt" and not narrow:  # it has no layers of that kind
         found["mxnet"] = [mxnet, str(there / "mxnet_step.py"), *given]
     return found
 
@@ -118,7 +127,7 @@ def _run(who: str, command: Sequence[str]) -> dict[str, Any] | None:
         return None
 
 
-def _row(name: str, found: Mapping[str, Any], least: Floor) -> dict[str, Any]:
+def _row(name: str, found: Mapping[str, Any], least: Floor | None) -> dict[str, Any]:
     """Return what the table shows of one workload."""
     ms = {who: line["ms_per_step"] for who, line in found.items()}
     torch = {who: value for who, value in ms.items() if who.startswith("torch")}
@@ -129,6 +138,13 @@ def _row(name: str, found: Mapping[str, Any], least: Floor) -> dict[str, Any]:
     def over(other: float | None) -> float | None:
         return round(other / ours, 3) if ours and other else None
 
+    bounds = {} if least is None else {
+        "floor_ms": round(least.ms, 2),
+        "floor_products_ms": round(least.products_ms, 2),
+        "floor_bytes_ms": round(least.bytes_ms, 2),
+        "share_of_floor": over(least.ms),
+    }  # fmt: skip
+
     return {
         "workload": name,
         "ms": ms,
@@ -136,32 +152,33 @@ def _row(name: str, found: Mapping[str, Any], least: Floor) -> dict[str, Any]:
         "over_eager": over(ms.get("torch eager")),
         "over_best": over(torch.get(best)),
         "over_mxnet": over(ms.get("mxnet")),
-        "floor_ms": round(least.ms, 2),
-        "floor_products_ms": round(least.products_ms, 2),
-        "floor_bytes_ms": round(least.bytes_ms, 2),
-        "share_of_floor": round(least.ms / ours, 3) if ours else None,
+        **bounds,
         "peak_rss_mb": found.get("hpctrain", {}).get("peak_rss_mb"),
         "peak_rss_mb_torch": min(memory, default=None),
     }
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps({**row, "bars": BARS[row["workload"]]})
+    return json.dumps({**row, "bars": _bars(row)})
+
+
+def _bars(row: Mapping[str, Any]) -> tuple[float | None, ...]:
+    return NARROW_BARS if row["precision"] == "bf16" else BARS[row["workload"]]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return lines of a table; what misses its bar has the bar behind it."""
     cells = [HEAD]
     for row in rows:
-        ms, bars = row["ms"], BARS[row["workload"]]
+        ms, bars = row["ms"], _bars(row)
         keys = ("over_eager", "over_best", "over_mxnet", "share_of_floor")
-        eager, best, mxnet, share = map(_judged, (row[key] for key in keys), bars)
+        eager, best, mxnet, share = map(_judged, map(row.get, keys), bars)
         fastest = ms.get(f"torch {row['best_torch']}")
         name = f" ({row['best_torch']})" if row["best_torch"] else ""
         cells.append((
             row["workload"], _number(ms.get("hpctrain")), _number(ms.get("torch eager")),
             _number(fastest) + name, _number(ms.get("mxnet")), eager, best, mxnet,
-            _number(row["floor_ms"]), share, _number(row["peak_rss_mb"]),
+            _number(row.get("floor_ms")), share, _number(row["peak_rss_mb"]),
             _number(row["peak_rss_mb_torch"]),
         ))  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -64,6 +64,20 @@ def test_a_table_has_ratios_and_the_bars_that_are_missed(alone, capsys):
     assert second[:6] == ["gpt", "10.0", "20.0", "11.5", "(compile)", "-"]
 
 
+def test_bfloat16_is_compared_with_autocast(alone, capsys):
+    torch = talker(alone, "torch", eager=20.0, channels_last=11.0)
+
+    bench_peers.peers(torch, "none", "cosmo", rounds=1, precision="bf16")
+
+    _, row = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert " ".join(row) == (
+        "cosmo 10.0 20.0 11.0 (channels_last) - 2.00 1.10 (< 1.2) - - - 300.0 300.0"
+    )
+    ours, *others = bench_peers.contenders("cosmo", torch, "", 3, "bf16").values()
+    assert ours[-2:] == ["--precision", "bf16"]
+    assert all("--bf16" in other for other in others)
+
+
 def test_a_contender_that_fails_is_named_and_left_out(alone, capsys):
     torch = program(alone, "torch", "raise SystemExit('no such wheel')")
 
