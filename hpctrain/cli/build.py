@@ -250,9 +250,11 @@ def batch_specs(loader: Loader, count: int) -> tuple[Sequence[Spec], Sequence[Sp
 def optimizer(config: Config) -> optim.Optimizer:
     """Make the optimizer."""
     o = config.optim
-    shared: dict[str, Any] = {"lr": o.lr, "weight_decay": o.weight_decay}
+    shared: dict[str, Any] = {
+        "lr": o.lr, "weight_decay": o.weight_decay, "nesterov": o.nesterov
+    }  # fmt: skip
     if o.name == "sgd":
-        return optim.SGD(momentum=o.momentum, nesterov=o.nesterov, **shared)
+        return optim.SGD(momentum=o.momentum, **shared)
     kind = optim.Adam if o.name == "adam" else optim.AdamW
     return kind(beta1=o.beta1, beta2=o.beta2, epsilon=o.eps, **shared)
 

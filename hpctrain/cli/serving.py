@@ -55,7 +55,7 @@ def terms_of(config: Config) -> Terms:
         mode=e.mode,
         staleness=e.staleness,
         compensation=e.delay_factor if e.compensation == "delay" else 0.0,
-        ahead=e.compensation == "momentum",
+        ahead=e.compensation in ("auto", "momentum"),
         debug=e.checksum,
         shared=e.path in ("auto", "node"),
         tolerate=e.tolerate,

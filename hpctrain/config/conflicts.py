@@ -56,17 +56,12 @@ def _without_rounds(config: Config) -> bool:
 
 
 def _corrected(config: Config) -> bool:
-    return config.exchange.compensation != "none"
+    return config.exchange.compensation in ("delay", "momentum")
 
 
 def _without_velocity(config: Config) -> bool:
-    optim = config.optim
-    plain = optim.name == "sgd" and optim.momentum > 0 and not optim.nesterov
-    return config.exchange.compensation == "momentum" and not plain
-
-
-def _ahead_encoded(config: Config) -> bool:
-    return config.exchange.compensation == "momentum" and config.exchange.wire != "none"
+    still = config.optim.name == "sgd" and config.optim.momentum == 0
+    return config.exchange.compensation == "momentum" and still
 
 
 def _in_shards(config: Config) -> bool:
@@ -200,14 +195,8 @@ CONFLICTS = (
     ),
     Conflict(
         (_corrected, _without_velocity),
-        "exchange.compensation: got momentum with optim.name = {optim.name}, optim.momentum = "
-        "{optim.momentum} and optim.nesterov = {optim.nesterov}, needed sgd, more than 0 and "
-        "False; choose these, or delay",
-    ),
-    Conflict(
-        (_corrected, _ahead_encoded),
-        "exchange.compensation: got momentum with exchange.wire = {exchange.wire}, which sends "
-        "changes of what workers have, needed none; leave out one of them",
+        "exchange.compensation: got momentum with optim.name = {optim.name} and optim.momentum "
+        "= 0, needed more than 0; set one of them, or choose delay",
     ),
     Conflict(
         (_served, _without_rounds, _sync_bn),

@@ -139,7 +139,7 @@ class Optim(Section, frozen=True):
     momentum: Fraction = 0.9
     """share of the last change that is kept (sgd)"""
     nesterov: bool = False
-    """take the gradient ahead of the momentum (sgd)"""
+    """take the gradient ahead of the momentum (adam, adamw: as in NAdam)"""
     beta1: Fraction = 0.9
     """decay of the mean of the gradients (adam, adamw)"""
     beta2: Fraction = 0.999
@@ -179,8 +179,8 @@ class Exchange(Section, frozen=True):
     """sync: one update for all workers; async: one for each, at once; bounded: see staleness"""
     staleness: Count = 2
     """as async, but no worker gets further ahead of the slowest than so many steps (bounded)"""
-    compensation: Literal["none", "delay", "momentum"] = "none"
-    """of late gradients: delay: by DC-ASGD; momentum: by DANA (async, bounded)"""
+    compensation: Literal["auto", "none", "delay", "momentum"] = "auto"
+    """of lateness: momentum: each worker has its own, one step ahead (DANA); delay: DC-ASGD"""
     delay_factor: NonNegative = 0.04
     """how much delay corrects"""
     tolerate: Count = 0

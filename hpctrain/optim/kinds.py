@@ -1,7 +1,7 @@
 """The optimizers, as formulas that are compiled and as passes over blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from hpctrain.autograd.element import Element, sqrt
@@ -33,6 +33,10 @@ class SGD(Optimizer):
                 f"sgd: got momentum {self.momentum}, needed at least 0 and less than 1, and "
                 "more than 0 with nesterov"
             )
+
+    def ahead(self) -> "SGD | None":
+        """Return the same with Nesterov's momentum; None without momentum."""
+        return replace(self, nesterov=True) if self.momentum else None
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -76,15 +80,20 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam with bias correction; the weight decay is a part of the gradient.
 
+    With ``nesterov`` the mean is taken one step ahead, as in NAdam without its schedule of
+    the momentum.
+
     References
     ----------
     Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+    Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop 2016.
     """
 
     lr: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
+    nesterov: bool = False
 
     name: ClassVar[str] = "adam"
 
@@ -96,6 +105,10 @@ class Adam(Optimizer):
                 f"{self.epsilon}, needed 0 <= beta < 1 and epsilon > 0"
             )
 
+    def ahead(self) -> "Adam":
+        """Return the same with Nesterov's momentum."""
+        return replace(self, nesterov=True)
+
     @property
     def state_names(self) -> tuple[str, ...]:
         """Running means of the gradient and of its square."""
@@ -105,17 +118,22 @@ class Adam(Optimizer):
         self, weight: Element, grad: Element, states: Sequence[Element], numbers: Any
     ) -> list[Element]:
         """Return the new means, and the new weight."""
-        decay, keep, small, rate = numbers
+        decay, keep, small, rate, lead = numbers
         if decay is not None:
             grad, weight = self._decayed(grad, weight, decay, keep)
         mean = states[0] * self.beta1 + grad * (1 - self.beta1)
         variance = states[1] * self.beta2 + grad * grad * (1 - self.beta2)
-        return [mean, variance, weight - mean / (sqrt(variance) + small) * rate]
+        direction = mean * lead + grad * (1 - self.beta1) if self.nesterov else mean
+        return [mean, variance, weight - direction / (sqrt(variance) + small) * rate]
 
     def numbers(self, lr: float, step: int, weight_decay: float) -> tuple[float, ...]:
-        """Return weight decay, what it leaves, and epsilon and rate with the corrections."""
+        """Return weight decay, what it leaves, epsilon, rate and the mean's part of the step.
+
+        Epsilon, rate and part are those with the corrections.
+        """
         c1, root2 = 1 - self.beta1 ** (step + 1), (1 - self.beta2 ** (step + 1)) ** 0.5
-        return weight_decay, 1 - lr * weight_decay, self.epsilon * root2, lr * root2 / c1
+        lead = self.beta1 * c1 / (1 - self.beta1 ** (step + 2))
+        return weight_decay, 1 - lr * weight_decay, self.epsilon * root2, lr * root2 / c1, lead
 
     def _decayed(
         self, grad: Element, weight: Element, decay: Element, keep: Element
@@ -138,10 +156,15 @@ class Adam(Optimizer):
         xp.add(variance, spare, out=variance)
         # w -= lr/c1 * mean / (sqrt(variance/c2) + eps), both sides of the quotient times
         # sqrt(c2), which saves one pass
-        *_, small, rate = self.numbers(lr, step, weight_decay)
+        *_, small, rate, lead = self.numbers(lr, step, weight_decay)
+        direction = mean
+        if self.nesterov:
+            block.scale(1 - self.beta1, None)
+            block.add(mean, lead)
+            direction = block.grad
         xp.sqrt(variance, out=spare)
         xp.add(spare, small, out=spare)
-        xp.divide(mean, spare, out=spare)
+        xp.divide(direction, spare, out=spare)
         xp.multiply(spare, rate, out=spare)
         xp.subtract(block.weight, spare, out=block.weight)
 

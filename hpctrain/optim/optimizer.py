@@ -52,6 +52,10 @@ class Optimizer(ABC):
                 "leave it out for no clipping"
             )
 
+    @abstractmethod
+    def ahead(self) -> "Optimizer | None":
+        """Return the same with steps from where the momentum will lead; None if nowhere."""
+
     @property
     @abstractmethod
     def state_names(self) -> tuple[str, ...]:

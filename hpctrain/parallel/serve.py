@@ -52,6 +52,7 @@ class _Service:
 
     def fetch(self, words: dict[str, Any]) -> None:
         """Send this server's part of the optimizer's state to the first worker."""
+        self.parts.settle()
         for array in self.parts.state.optimizer.values():
             self._post.group.send(array, self.parts.workers[0], STATE_TAG)
 
@@ -75,6 +76,7 @@ class _Service:
         if words["schedule"] is not None:
             parts.schedule = schedule.from_description(words["schedule"])
         if words["optimizer"] is not None:
+            parts.settle()
             parts.optimizer = optim.create(**words["optimizer"])
             before, total = parts.state.optimizer, sum(b - a for a, b in parts.spans)
             fresh = parts.optimizer.make_state(total, parts.state.flat.dtype)

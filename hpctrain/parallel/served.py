@@ -51,8 +51,9 @@ class Parts:
     -----
     Where updates do not wait for each other, each has the gradient of the mean over one
     worker's samples, and the learning rate is multiplied by that worker's share of the batch:
-    in an epoch parameters move as far as with one update for all. What can be done about late
-    gradients is in `hpctrain.parallel.lateness`.
+    in an epoch parameters move as far as with one update for all. With ``terms.ahead`` each
+    worker has an optimizer's state of its own. What can be done about late gradients is in
+    `hpctrain.parallel.lateness`.
     """
 
     def __init__(  # noqa: PLR0913 (the parts that meet here)
@@ -95,20 +96,31 @@ class Parts:
     def start(self, step: int) -> None:
         """Go on at a step; before it every worker has made one update a step."""
         made = 0 if self.terms.sync else step * len(self.workers)
+        self.settle()
         self._updates = [made] * len(self.spans)
         self._seen = [dict.fromkeys(self.workers, made) for _ in self.spans]
+        self.look_ahead()
 
     def look_ahead(self) -> None:
-        """Begin to keep a velocity for each worker, from the one that there is."""
-        if self.terms.ahead and not self.terms.sync:
-            self.ahead = Ahead(self.optimizer, self.state.optimizer, self.workers)
+        """Begin to keep an optimizer's state for each worker, from the one that there is."""
+        self.ahead = None
+        leads = self.optimizer.ahead() if self.terms.ahead and not self.terms.sync else None
+        if leads is not None:
+            counts = zip(self._updates, self._made, strict=True)
+            made = [(updates - before) // len(self.workers) for updates, before in counts]
+            self.ahead = Ahead(leads, self.state.optimizer, self.workers, made)
+
+    def settle(self) -> None:
+        """Make the optimizer's state that of all workers together, for those who look at it."""
+        if self.ahead is not None:
+            self.ahead.settle()
 
     def begin_anew(self) -> None:
         """Note that the optimizer's state is new."""
         self._before, self._made = None, list(self._updates)
 
     def forget(self) -> None:
-        """Note that all workers have these parameters, and this is their velocity."""
+        """Note that all workers have these parameters, and this is the optimizer's state."""
         self.look_ahead()
         if self._told is not None:
             self._told = Told(self.state.flat.weights, self._listeners)
@@ -173,11 +185,14 @@ class Parts:
         self.tally.late(index, self._updates[index] - self._seen[index][worker])
         if share > 0:
             scale = 1.0 / (share * (push.header.scale or self.scale.value))
-            made = self._updates[index] - self._made[index]
+            if self.ahead is None:
+                made = self._updates[index] - self._made[index]
+            else:
+                made = self.ahead.step(worker, index)
             how = self.schedule.lr(version) * share, made, scale
             self._update(index, how, self._compensated(gradient, scale, worker), told, worker)
             self._updates[index] += 1
-        if share <= 0 or self.ahead is not None:
+        else:
             self.deliver(index, told)
         push.letter.close()
 
@@ -206,46 +221,35 @@ class Parts:
         start = perf_counter()
         state, weights, (rate, made, scale) = self.state, self.state.flat.weights, how
         shift, (first, end) = state.shift(index), self.spans[index]
-        targets, states = self._near_of(told), state.optimizer
+        targets, optimizer, states = self._near_of(told), self.optimizer, state.optimizer
         if self.ahead is not None:
-            targets, states = [], self.ahead.begin(worker, first - shift, end - shift)
+            optimizer, states = self.ahead.optimizer, self.ahead.of(worker)
         for begin, stop, (lr_mult, wd_mult) in self._runs[index]:
             a, b = max(begin, first), min(stop, end)
             if a >= b:
                 continue
-            self.optimizer.update(
+            optimizer.update(
                 weights[a:b],
                 gradient(a, b),
                 {n: array[a - shift : b - shift] for n, array in states.items()},
                 lr=rate * lr_mult,
                 step=made,
-                weight_decay=self.optimizer.weight_decay * wd_mult,
+                weight_decay=optimizer.weight_decay * wd_mult,
                 scale=scale,
                 copies=[target[a:b] for target in targets],
             )
-        if self.ahead is not None:
-            self.ahead.end(worker, first - shift, end - shift)
-            self.ahead.move(index, rate)
         self.tally.worked(index, start)
 
     def _near_of(self, workers: Sequence[int]) -> list[Any]:
         """Return the parameters of those of some workers that share memory with this server."""
         return [self.near.weights(worker) for worker in workers if worker in self.near]
 
-    def deliver(self, index: int, workers: Sequence[int], whole: bool = False) -> None:
+    def deliver(self, index: int, workers: Sequence[int]) -> None:
         """Bring a part to the workers that share memory with this server."""
         a, b = self.spans[index]
-        for target in self._near_of(workers):
-            target[a + self.exact(index) : b] = self._sent(index, whole)
-
-    def _sent(self, index: int, whole: bool) -> Any:
-        """Return the parameters of a part as they are sent, without what is encoded."""
-        (a, b), shift = self.spans[index], self.state.shift(index)
         a += self.exact(index)
-        weights = self.state.flat.weights[a:b]
-        if self.ahead is None or whole:
-            return weights
-        return self.ahead.of(index, weights, a - shift, b - shift)
+        for target in self._near_of(workers):
+            target[a:b] = self.state.flat.weights[a:b]
 
     def value(self, index: int, version: int, worker: int, whole: bool = False) -> Letter:
         """Return a letter with the parameters of a part, and riders at the head.
@@ -276,7 +280,7 @@ class Parts:
             scale = self._told.encode(codec, worker, a + exact, b, out)
             self.intake.give(codec)
         elif not near:
-            letter.view(flat.dtype, b - a)[exact:] = self._sent(index, whole)
+            letter.view(flat.dtype, b - a)[exact:] = flat.weights[a + exact : b]
             if self._told is not None:
                 self._told.whole(worker, a, b)
         self._seen[index][worker] = self._updates[index]

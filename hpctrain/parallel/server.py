@@ -246,7 +246,7 @@ class Server:
 
     def _pull(self, index: int, version: int, worker: int) -> None:
         """Send a worker what it asks for."""
-        self.parts.deliver(index, (worker,), True)
+        self.parts.deliver(index, (worker,))
         self._answer(index, version, (worker,), True)
 
     def _answer(

@@ -10,9 +10,10 @@ from hpctrain.comm.compress import Codec
 from hpctrain.errors import ConfigError
 from hpctrain.parallel.work import Options
 
-__all__ = ["CODED", "MODES", "Terms", "body_bytes"]
+__all__ = ["CODED", "MODES", "ROWS", "Terms", "body_bytes"]
 
 CODED = 1  # flag of a value: an encoded change
+ROWS = 4  # flag of a push or pull: first come numbers of rows, as many as its header says
 MODES = ("sync", "async", "bounded")
 
 
@@ -36,8 +37,8 @@ class Terms:
         Factor of the correction of late gradients, where updates do not wait; 0 for none. See
         `hpctrain.parallel.lateness.delayed`.
     ahead : bool
-        Whether workers get parameters that the velocity has moved ahead, where updates do not
-        wait; see `hpctrain.parallel.lateness.Ahead`.
+        Whether each worker has a momentum of its own, if the optimizer has one, where updates
+        do not wait; see `hpctrain.parallel.lateness.Ahead`.
     debug : bool
         Whether letters have checksums.
     codec : callable

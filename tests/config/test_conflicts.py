@@ -146,16 +146,10 @@ CASES = [
         "above 0; choose these, or none",
     ),
     (
-        {"exchange.compensation": "momentum", "optim.name": "adam"},
+        {"exchange.compensation": "momentum", "optim.momentum": 0},
         {**SERVED, "exchange.mode": "async"},
-        "exchange.compensation: got momentum with optim.name = adam, optim.momentum = 0.9 and "
-        "optim.nesterov = False, needed sgd, more than 0 and False; choose these, or delay",
-    ),
-    (
-        {"exchange.compensation": "momentum", "exchange.wire": "2bit"},
-        {**SERVED, "exchange.mode": "async"},
-        "exchange.compensation: got momentum with exchange.wire = 2bit, which sends changes of "
-        "what workers have, needed none; leave out one of them",
+        "exchange.compensation: got momentum with optim.name = sgd and optim.momentum = 0, "
+        "needed more than 0; set one of them, or choose delay",
     ),
     (
         {"parallel.sync_bn": "true", **SERVED, "exchange.mode": "bounded"},

@@ -14,6 +14,7 @@ pytestmark = [
 KINDS = [
     SGD(), SGD(momentum=0.9), SGD(momentum=0.9, nesterov=True, weight_decay=0.01),
     Adam(rescale_grad=0.5), Adam(weight_decay=0.1), AdamW(), AdamW(weight_decay=0.0),
+    Adam(nesterov=True), AdamW(nesterov=True),
 ]  # fmt: skip
 
 

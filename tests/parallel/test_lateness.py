@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from replicas import batches, mlp, serial
+from posted import Served
+from replicas import SCHEDULE, batches, mlp, serial
 from serving import in_steps, served
 
-from hpctrain.errors import ConfigError
+from hpctrain.engine import create
 from hpctrain.optim import SGD, Adam
 from hpctrain.parallel.lateness import Ahead, delayed
+from hpctrain.parallel.server import lanes_of_server
 from hpctrain.parallel.terms import Terms
 
 MOMENTUM, RATE = 0.8, 0.1
@@ -25,33 +27,92 @@ def test_a_late_gradient_is_moved_by_its_square():
 
 @pytest.mark.serial
 def test_velocities_of_workers_are_those_of_dana():
-    """Against the algorithm as the paper states it, for pushes in some order."""
+    """Against DANA-Zero as the paper states it: what it sends to workers is what is kept."""
     rng = np.random.default_rng(3)
     optimizer, n, workers = SGD(momentum=MOMENTUM), 10, (5, 6, 7)
     weight, state = rng.standard_normal(n), optimizer.make_state(n, np.float64)
-    ahead = Ahead(optimizer, state, workers)
+    ahead = Ahead(optimizer.ahead(), state, workers, [0])
     theta, velocity = weight.copy(), {worker: np.zeros(n) for worker in workers}
 
     for worker in (5, 6, 6, 7, 5, 7):
         grad = rng.standard_normal(n)
-        own = ahead.begin(worker, 0, n)
-        optimizer.update(weight, grad, own, lr=RATE, step=0)
-        ahead.end(worker, 0, n)
-        ahead.move(0, RATE)
+        ahead.optimizer.update(weight, grad, ahead.of(worker), lr=RATE, step=0)
         velocity[worker] = MOMENTUM * velocity[worker] + grad
         theta -= RATE * velocity[worker]
         sent = theta - RATE * MOMENTUM * sum(velocity.values())
-        np.testing.assert_allclose(weight, theta, rtol=1e-12)
-        np.testing.assert_allclose(ahead.of(0, weight, 0, n), sent, rtol=1e-11)
+        np.testing.assert_allclose(weight, sent, rtol=1e-11)
 
+    ahead.settle()
     np.testing.assert_allclose(state["momentum"], sum(velocity.values()) / 3, rtol=1e-12)
 
 
+def nadam(grad, mean, square, step):
+    """One step of NAdam as Dozat writes it, for a rate of 1: the direction."""
+    b1, b2 = 0.9, 0.999
+    mean = b1 * mean + (1 - b1) * grad
+    square = b2 * square + (1 - b2) * grad**2
+    lead = b1 * mean / (1 - b1 ** (step + 2)) + (1 - b1) * grad / (1 - b1 ** (step + 1))
+    return lead / (np.sqrt(square / (1 - b2 ** (step + 1))) + 1e-8), mean, square
+
+
+def nesterov(grad, velocity, unused, step):
+    """One step of Nesterov's momentum, for a rate of 1: the direction."""
+    velocity = MOMENTUM * velocity + grad
+    return grad + MOMENTUM * velocity, velocity, unused
+
+
 @pytest.mark.serial
-@pytest.mark.parametrize("kind", [Adam(), SGD(), SGD(momentum=0.9, nesterov=True)])
-def test_without_a_plain_velocity_there_is_nothing_ahead(kind):
-    with pytest.raises(ConfigError, match="needed sgd with a momentum above 0"):
-        Ahead(kind, kind.make_state(3), (1,))
+@pytest.mark.parametrize(
+    ("optimizer", "rule"), [(SGD(momentum=MOMENTUM), nesterov), (Adam(), nadam)]
+)
+def test_a_server_adds_up_the_steps_of_workers_with_states_of_their_own(optimizer, rule):
+    """Against a replay: shares, rates by the worker's step, and its own number of steps."""
+    terms = Terms(mode="async", ahead=True)
+    with create("serial", lanes_of_server(1)) as engine:
+        server = Served(mlp(), terms, 3, engine, optimizer=optimizer)
+        a, b = server.spans[1]
+        expected = server.state.flat.weights[a:b].copy()
+        states = dict.fromkeys((1, 2, 3), (0.0, 0.0, 0))
+        pushes = [(1, 0.5, 2.0), (2, 0.2, -1.0), (1, 0.5, 0.3), (3, 0.0, 9.0), (3, 0.3, 0.1)]
+        for version, (worker, share, value) in enumerate(pushes):
+            server.push(worker, version, index=1, value=value * share, share=share)
+            server.step()
+            if share:
+                first, second, made = states[worker]
+                direction, *states[worker] = rule(value, first, second, made)
+                states[worker] = (*states[worker], made + 1)
+                expected = expected - SCHEDULE.lr(version) * share * direction
+
+        np.testing.assert_allclose(server.state.flat.weights[a:b], expected, rtol=1e-12)
+        server.server.parts.settle()
+        means = server.state.optimizer[optimizer.state_names[0]][a:b]
+        np.testing.assert_allclose(means, sum(s[0] for s in states.values()) / 3, rtol=1e-12)
+
+
+@pytest.mark.serial
+def test_a_run_that_goes_on_begins_with_the_mean_of_all_momentum():
+    """Nothing is lost of what all together were about to do."""
+    with create("serial", lanes_of_server(1)) as engine:
+        terms = Terms(mode="bounded", staleness=3, ahead=True)
+        server = Served(mlp(), terms, 2, engine, optimizer=SGD(momentum=MOMENTUM))
+        server.push(1, 0, index=1, value=1.0)
+        server.step()
+        server.push(2, 0, index=1, value=3.0)
+        server.step()
+        parts, (a, b) = server.server.parts, server.spans[1]
+
+        parts.start(1)
+
+        for worker in 1, 2:
+            np.testing.assert_allclose(parts.ahead.of(worker)["momentum"][a:b], 4.0)
+
+
+@pytest.mark.serial
+def test_without_momentum_there_is_nothing_ahead():
+    assert SGD().ahead() is None
+    with create("serial", lanes_of_server(1)) as engine:
+        server = Served(mlp(), Terms(mode="async", ahead=True), 2, engine)
+        assert server.server.parts.ahead is None
 
 
 @pytest.mark.mpi(min_size=2)
