@@ -61,19 +61,16 @@ def slowdown(alone: Sequence[float], beside: Sequence[float]) -> float:
     return median(beside) / max(median(alone), 1e-9)
 
 
-def spare_core(group: Group, pause_s: float = 0.0) -> Spare:
+def spare_core(group: Group) -> Spare:
     """Find out whether every rank has a core free for a communication thread; collective.
 
-    All ranks work at the same time, alone and beside a thread that waits for a message,
-    seven to eleven times in turns.
+    All ranks work at the same time, alone and beside a thread that blocks inside MPI, which
+    spins without Python's lock, seven to eleven times in turns.
 
     Parameters
     ----------
     group : Group
         All ranks of the run, or those of the hosts in question; free of other messages.
-    pause_s : float
-        For how long the thread sleeps between looks; with 0 it blocks inside MPI, which spins
-        without Python's lock.
 
     Returns
     -------
@@ -98,7 +95,7 @@ def spare_core(group: Group, pause_s: float = 0.0) -> Spare:
         group.barrier()
         alone.append(work.timed())
         group.barrier()
-        with _waiting(pause_s):
+        with _waiting():
             beside.append(work.timed())
             group.barrier()
         elapsed = np.array([time.perf_counter() - begun])
@@ -130,20 +127,15 @@ class _Work:
 
 
 @contextmanager
-def _waiting(pause_s: float) -> Iterator[None]:
+def _waiting() -> Iterator[None]:
     """Let a thread wait for a message; it has ended when the block is left, in any way."""
     nothing = np.empty(1, np.uint8)
     receiving = call("probe", MPI.COMM_SELF.Irecv, nothing, 0, _TAG)
-    stop = threading.Event()
     errors: list[Exception] = []
 
     def wait() -> None:
         try:
-            if not pause_s:
-                call("probe", receiving.Wait)
-            while pause_s and not stop.is_set():
-                call("probe", receiving.Test)
-                time.sleep(pause_s)
+            call("probe", receiving.Wait)
         except Exception as error:
             errors.append(error)
 
@@ -155,7 +147,6 @@ def _waiting(pause_s: float) -> Iterator[None]:
         time.sleep(_SETTLE_S)
         yield
     finally:
-        stop.set()
         # The receive is posted: this is complete at once, and so is that.
         MPI.COMM_SELF.Send(np.zeros(1, np.uint8), 0, _TAG)
         thread.join()

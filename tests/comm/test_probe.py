@@ -47,10 +47,9 @@ def test_one_slow_rank_decides_for_all(world, monkeypatch):
     assert spare_core(world) == Spare(False, 2.0)
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 1e-4])
-def test_what_is_found_is_the_same_on_all_ranks(world, monkeypatch, pause_s):
+def test_what_is_found_is_the_same_on_all_ranks(world, monkeypatch):
     monkeypatch.setattr(probe, "_TIMES", (2, 3))
-    found = spare_core(world, pause_s)
+    found = spare_core(world)
 
     assert found.slowdown > 0
     assert found.free == (found.slowdown <= probe.LIMIT)
@@ -67,25 +66,23 @@ def running():
     return [thread for thread in threading.enumerate() if thread.name == "hpctrain-probe"]
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 1e-4])
-def test_the_thread_ends_when_an_exception_passes(pause_s):
-    with pytest.raises(RuntimeError, match="work failed"), probe._waiting(pause_s):
+def test_the_thread_ends_when_an_exception_passes():
+    with pytest.raises(RuntimeError, match="work failed"), probe._waiting():
         assert len(running()) == 1
         raise RuntimeError("work failed")
 
     assert running() == []
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 1e-4])
-def test_an_error_of_mpi_in_the_thread_is_raised(monkeypatch, pause_s):
+def test_an_error_of_mpi_in_the_thread_is_raised(monkeypatch):
     def fails(what, function, *args):
-        if function.__name__ in ("Test", "Wait"):
+        if function.__name__ == "Wait":
             raise ValueError(f"{what}: no")
         return function(*args)
 
     monkeypatch.setattr(probe, "call", fails)
 
-    with pytest.raises(ValueError, match="probe: no"), probe._waiting(pause_s):
+    with pytest.raises(ValueError, match="probe: no"), probe._waiting():
         for thread in running():
             thread.join()
 
