@@ -1,6 +1,6 @@
 """What one server keeps of a model, and does with it: sums, updates, answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -45,6 +45,8 @@ class Parts:
         Makes letters. The ranks from ``terms.servers`` on are workers.
     near : Near
         Workers that share memory with this server.
+    widths : mapping of int to int, optional
+        By slice of a table the length of its rows: these travel to and from other workers.
     recorder : Recorder, optional
 
     Notes
@@ -66,6 +68,7 @@ class Parts:
         places: Places,
         post: Post,
         near: Near,
+        widths: Mapping[int, int] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.near, self.recorder = near, recorder
@@ -79,7 +82,7 @@ class Parts:
         self.tally = Tally(len(self.spans), recorder)
         flat = state.flat
         dtype = np.dtype(np.float64 if options.shard else flat.dtype)
-        self.intake = Intake(flat, dtype, self.spans, terms, near)
+        self.intake = Intake(flat, dtype, self.spans, terms, near, widths)
         self._updates = [0] * len(self.spans)
         # Updates before the optimizer's state was made: of all slices, or of each.
         self._before: int | None = 0
@@ -221,12 +224,18 @@ class Parts:
         start = perf_counter()
         state, weights, (rate, made, scale) = self.state, self.state.flat.weights, how
         shift, (first, end) = state.shift(index), self.spans[index]
-        targets, optimizer, states = self._near_of(told), self.optimizer, state.optimizer
+        targets, optimizer = self._near_of(told), self.optimizer
+        states: Mapping[str, Any] = state.optimizer
         if self.ahead is not None:
             optimizer, states = self.ahead.optimizer, self.ahead.of(worker)
         for begin, stop, (lr_mult, wd_mult) in self._runs[index]:
             a, b = max(begin, first), min(stop, end)
             if a >= b:
+                continue
+            decay = optimizer.weight_decay * wd_mult
+            if self.intake.rows.rest(index) and optimizer.rests(decay):
+                numbers = {"lr": rate * lr_mult, "step": made, "scale": scale}
+                self.intake.rows.update(index, optimizer, weights, numbers)
                 continue
             optimizer.update(
                 weights[a:b],
@@ -234,7 +243,7 @@ class Parts:
                 {n: array[a - shift : b - shift] for n, array in states.items()},
                 lr=rate * lr_mult,
                 step=made,
-                weight_decay=optimizer.weight_decay * wd_mult,
+                weight_decay=decay,
                 scale=scale,
                 copies=[target[a:b] for target in targets],
             )
@@ -292,5 +301,18 @@ class Parts:
             ),
             self.post.debug,
         )  # fmt: skip
+        self.tally.worked(index, start)
+        return letter
+
+    def rows(self, index: int, push: Push) -> Letter:
+        """Return a letter with the rows that another asks for, and close that one."""
+        start, (a, b), flat = perf_counter(), self.spans[index], self.state.flat
+        found = self.intake.rows.wanted(index, push.header, push.letter, flat.weights)
+        push.letter.close()
+        letter = self.post.room(found.nbytes)
+        letter.view(flat.dtype, found.size)[:] = found
+        self._seen[index][push.source] = self._updates[index]
+        header = Header(Op.VALUE, index, push.header.version, a, b - a, flat.dtype.char)
+        letter.seal(header, self.post.debug)
         self.tally.worked(index, start)
         return letter
