@@ -137,6 +137,21 @@ def _batch_grad_kernel(xp: Any, ins: Any, outs: Any, scratch: Any, *, eps: float
     batch_pull_back(xp, ins, outs, eps, scratch)
 
 
+def _batch_grad_parts(inputs: Any, *, eps: float) -> list[Any]:
+    """Write it as two sums, and what they are put together to element by element.
+
+    The sums join what makes ``dy``, and what follows rounds ``dx`` where that is a factor.
+    """
+    dy, x, gamma, mean, var = inputs
+    axes = tuple(range(x.ndim - 1))
+    dbeta = apply("sum", dy, axis=axes, keepdims=False)
+    pulled = apply("sum", dy * (x - mean), axis=axes, keepdims=False)
+    rstd, share = apply("rstd", var, eps=eps), -1.0 / max(1, math.prod(x.shape[:-1]))
+    dgamma, scale = pulled * rstd, gamma * rstd
+    slope, shift = scale * rstd * dgamma * share, scale * dbeta * share
+    return [dy * scale + (x - mean) * slope + shift, dgamma, dbeta]
+
+
 def _batch_grad_vjp(inputs: Any, outputs: Any, cotangents: Any, *, eps: float) -> list[Any]:
     _, x, _, mean, var = inputs
     rstd = apply("rstd", var, eps=eps)
@@ -222,7 +237,8 @@ register(Primitive("batch_norm", "normalize", _batch_infer, _batch_kernel, _batc
                    scratch=lambda s, **_: batch_scratch(s[0], 3), parts=_batch_parts,
                    any_strides=True))  # fmt: skip
 register(Primitive("batch_norm_grad", "normalize", same_shapes, _BATCH_GRAD.kernel,
-                   _batch_grad_vjp, any_strides=True, **_BATCH_GRAD.columns))  # fmt: skip
+                   _batch_grad_vjp, any_strides=True, parts=_batch_grad_parts,
+                   **_BATCH_GRAD.columns))  # fmt: skip
 register(Primitive("rstd", "elementwise", lambda s, **_: s, _rstd_kernel, _rstd_vjp,
                    inplace=((0, 0),),
                    element=lambda var, eps: 1.0 / element.sqrt(var + eps)))  # fmt: skip

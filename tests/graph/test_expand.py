@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpctrain import ops
-from hpctrain.autograd import Spec, Tensor, assign
+from hpctrain.autograd import Spec, Tensor, apply, assign
 from hpctrain.graph.capture import capture
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.expand import expand
@@ -20,6 +20,11 @@ def layer(x, gamma, beta):
     with marked(ctx_group="here"):
         y, mean, var = ops.batch_norm(x, gamma, beta, eps=1e-3)
     return ops.relu(y), mean, var
+
+
+def gradients(x, gamma, beta, dy):
+    y, mean, var = ops.batch_norm(x, gamma, beta, eps=1e-3)
+    return y, *apply("batch_norm_grad", dy, x, gamma, mean, var, eps=1e-3)
 
 
 def arrays():
@@ -42,6 +47,20 @@ def test_the_parts_give_the_same_values():
     assert "batch_norm" not in {node.row.name for node in apart.nodes}
     for have, want in zip(run(apart, arrays()), run(graph, arrays()), strict=True):
         np.testing.assert_allclose(have, want, rtol=1e-12, atol=1e-12)
+
+
+def test_the_parts_of_the_gradient_give_the_same_values():
+    x, gamma, beta = arrays()
+    dy = np.random.default_rng(1).standard_normal(x.shape)
+    graph = capture(gradients, [Spec.of(a) for a in (x, gamma, beta, dy)])
+
+    apart = verify(expand(graph))
+
+    assert "batch_norm_grad" in {node.row.name for node in graph.nodes}
+    assert "batch_norm_grad" not in {node.row.name for node in apart.nodes}
+    given = [x, gamma, beta, dy]
+    for have, want in zip(run(apart, given), run(own_outputs(graph), given), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-11, atol=1e-11)
 
 
 def test_the_parts_have_the_marks_of_the_whole():
