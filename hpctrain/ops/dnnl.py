@@ -188,6 +188,22 @@ class Library:
             raise NotImplementedError(f"oneDNN {self.version}: only {name}")
         return made
 
+    def after(self, made: Any, name: str) -> Any:
+        """Let ``made`` be the next kernel for this CPU if the library calls its first so.
+
+        Returns
+        -------
+        handle
+            ``made``, or None if there is no other but slower ones.
+        """
+        first, _, cpu = self.implementation(made).partition(":")
+        if first != name:
+            return made
+        if self.lib.dnnl_primitive_desc_next_impl(made):
+            return None
+        found, _, of = self.implementation(made).partition(":")
+        return made if of == cpu and not found.startswith(_SLOW) else None
+
     def reorder(self, source: Any, target: Any) -> Any:
         """Return a description of the kernel that copies one layout into another."""
         return self.make(

@@ -81,6 +81,7 @@ int dnnl_reorder_primitive_desc_create(void **made, const void *src, void *src_e
     const void *dst, void *dst_engine, const void *attr);
 const void *dnnl_primitive_desc_query_md(const void *made, int what, int index);
 int dnnl_primitive_desc_query(const void *made, int what, int index, void *result);
+int dnnl_primitive_desc_next_impl(void *made);
 int dnnl_primitive_desc_destroy(void *made);
 int dnnl_primitive_create(void **primitive, const void *made);
 int dnnl_primitive_execute(const void *primitive, void *stream, int count,

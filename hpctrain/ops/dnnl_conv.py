@@ -4,6 +4,10 @@ Images stay as they are, channels last. The library chooses the layout of the we
 copied into that layout within the call, which takes some microseconds for weights as large as
 those of image models, against milliseconds of the convolution.
 
+For the gradient of a strided input the library takes a kernel first that the next one beats:
+1.75 against 1.08 ms for 64 images of 32 x 32 x 16 and 32 outputs, 0.63 against 0.27 where the
+kernel is 1 x 1, 3.25 against 2.83 for 256 channels (Sapphire Rapids, one core).
+
 Dimension key: N images, S space (one to three axes), C channels, O outputs, K kernel,
 G groups.
 """
@@ -22,6 +26,7 @@ _TRAINING, _DIRECT = 64, 1
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
 _WEIGHTS_LAYOUT, _DIFF_WEIGHTS_LAYOUT = 131, 132
+_STRIDED = "brgconv_strided"
 
 
 class _Convolution:
@@ -67,7 +72,8 @@ class _Convolution:
         library = self.library
         x, weight, y = (Spec(s.shape, dtype) for s in self.specs)
         hint = _Convolution(library, x, weight, y, self.attrs).forward(library.ffi.NULL)
-        return library.kernel(create, library.engine, _DIRECT, *layouts, *self.geometry, hint)
+        given = create, library.engine, _DIRECT, *layouts, *self.geometry, hint
+        return library.after(library.kernel(*given), _STRIDED) or library.kernel(*given)
 
 
 def forward_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
