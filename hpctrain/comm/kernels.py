@@ -47,6 +47,10 @@ class Kernel:
         owned = (self._addresses, self._count, self._settings)
         self._arguments = tuple(array.ctypes.data for array in owned)
 
+    def settle(self, *settings: float) -> None:
+        """Go on with other settings."""
+        self._settings[:] = settings
+
     def __call__(self, count: int, *arrays: np.ndarray[Any, np.dtype[Any]]) -> int:
         """Run over ``count`` values; return how many of them are done, the first ones.
 
@@ -186,6 +190,7 @@ _FROM_BFLOAT = f"""
 
 _ABOVE, _BELOW = _i32(128, 64, 32, 16), _i32(8, 4, 2, 1)
 _ZERO = "zeroinitializer"
+_NAN = _vector("float", "0x7FF8000000000000")
 _BYTES = ", ".join(f"i32 {i // 4}" for i in range(WIDTH))
 
 _THRESHOLD = f"""
@@ -196,20 +201,44 @@ _THRESHOLD = f"""
   %m1 = insertelement <16 x float> poison, float %minus, i32 0
   %less = shufflevector <16 x float> %m1, <16 x float> poison, <16 x i32> {_ZERO}"""
 
-_TO_TWO_BITS = f"""
+_SCALE = f"""
+  %second = getelementptr float, ptr %settings, i64 1
+  %f = load float, ptr %second
+  %f1 = insertelement <16 x float> poison, float %f, i32 0
+  %scale = shufflevector <16 x float> %f1, <16 x float> poison, <16 x i32> {_ZERO}"""
+
+_OWED = """
   %v = load <16 x float>, ptr %p0, align 1
   %r = load <16 x float>, ptr %p2, align 1
-  %s = fadd <16 x float> %r, %v
+  %s = fadd <16 x float> %r, %v"""
+
+_CHANGED = """
+  %v = load <16 x float>, ptr %p0, align 1
+  %r = load <16 x float>, ptr %p2, align 1
+  %change = fsub <16 x float> %v, %r
+  %s = fdiv <16 x float> %change, %scale"""
+
+_CHOSEN = f"""
   %u = bitcast <16 x float> %s to <16 x i32>
   %e = and <16 x i32> %u, {_i32(0x7F800000)}
   %bad = icmp eq <16 x i32> %e, {_i32(0x7F800000)}
   %up = fcmp oge <16 x float> %s, %plus
   %down = fcmp ole <16 x float> %s, %less
   %some = select <16 x i1> %down, <16 x float> %less, <16 x float> {_ZERO}
-  %sent = select <16 x i1> %up, <16 x float> %plus, <16 x float> %some
+  %sent = select <16 x i1> %up, <16 x float> %plus, <16 x float> %some"""
+
+_KEPT = f"""
   %rest = fsub <16 x float> %s, %sent
   %kept = select <16 x i1> %bad, <16 x float> {_ZERO}, <16 x float> %rest
-  store <16 x float> %kept, ptr %p2, align 1
+  store <16 x float> %kept, ptr %p2, align 1"""
+
+_MOVED = f"""
+  %known = select <16 x i1> %bad, <16 x float> {_NAN}, <16 x float> %sent
+  %part = fmul <16 x float> %known, %scale
+  %moved = fadd <16 x float> %r, %part
+  store <16 x float> %moved, ptr %p2, align 1"""
+
+_PACKED = f"""
   %above = or <16 x i1> %up, %bad
   %below = or <16 x i1> %down, %bad
   %high = select <16 x i1> %above, <16 x i32> {_ABOVE}, <16 x i32> {_ZERO}
@@ -236,8 +265,7 @@ _FROM_TWO_BITS = f"""
   %nan = and <16 x i1> %above, %below
   %some = select <16 x i1> %below, <16 x float> %less, <16 x float> {_ZERO}
   %number = select <16 x i1> %above, <16 x float> %plus, <16 x float> %some
-  %value = select <16 x i1> %nan, <16 x float> {_vector("float", "0x7FF8000000000000")}, \
-<16 x float> %number"""
+  %value = select <16 x i1> %nan, <16 x float> {_NAN}, <16 x float> %number"""
 
 HALF_ENCODE = _loop((32, 16), _TO_HALF)
 HALF_DECODE = _loop((16, 32), _FROM_HALF + _STORE)
@@ -245,6 +273,7 @@ HALF_ADD = _loop((16, 32), _FROM_HALF + _ADD)
 BFLOAT_ENCODE = _loop((32, 16), _TO_BFLOAT)
 BFLOAT_DECODE = _loop((16, 32), _FROM_BFLOAT + _STORE)
 BFLOAT_ADD = _loop((16, 32), _FROM_BFLOAT + _ADD)
-TWO_BIT_ENCODE = _loop((32, 2, 32), _TO_TWO_BITS, _THRESHOLD)
+TWO_BIT_ENCODE = _loop((32, 2, 32), _OWED + _CHOSEN + _KEPT + _PACKED, _THRESHOLD)
+TWO_BIT_MOVE = _loop((32, 2, 32), _CHANGED + _CHOSEN + _MOVED + _PACKED, _THRESHOLD + _SCALE)
 TWO_BIT_DECODE = _loop((2, 32), _FROM_TWO_BITS + _STORE, _THRESHOLD)
 TWO_BIT_ADD = _loop((2, 32), _FROM_TWO_BITS + _ADD, _THRESHOLD)

@@ -66,6 +66,7 @@ class TwoBit:
         self._encode = Kernel(compiler, kernels.TWO_BIT_ENCODE, threshold)
         self._decode = Kernel(compiler, kernels.TWO_BIT_DECODE, threshold)
         self._add = Kernel(compiler, kernels.TWO_BIT_ADD, threshold)
+        self._move = Kernel(compiler, kernels.TWO_BIT_MOVE, threshold, 1.0)
         self._table = _table(self._threshold)
         self._values = np.empty(BLOCK, np.float32)
         self._index = np.empty(BLOCK // 4, np.intp)
@@ -132,15 +133,45 @@ class TwoBit:
         for block in blocks(out.size, done):
             self._look_up(data[block.start // 4 : -(-block.stop // 4)], out[block])
 
-    def add(self, data: Bytes, out: Floats) -> None:
-        """Add the values of ``data`` to ``out``."""
+    def add(self, data: Bytes, out: Floats, scale: float = 1.0) -> None:
+        """Add ``scale`` times the values of ``data`` to ``out``."""
         check_decode(self.name, data, out, self.nbytes(out.size))
-        done = self._add(out.size, data, out)
         with np.errstate(all="ignore"):
+            factor = np.float32(scale)
+            self._add.settle(self._threshold * factor)
+            done = self._add(out.size, data, out)
             for block in blocks(out.size, done):
                 values = self._values[: block.stop - block.start]
                 self._look_up(data[block.start // 4 : -(-block.stop // 4)], values)
+                np.multiply(values, factor, out=values)
                 np.add(out[block], values, out=out[block])
+
+    def move(self, known: Floats, values: Floats, out: Bytes, scale: float) -> None:
+        """Encode what leads from ``known`` to ``values``, and move ``known`` by what is sent.
+
+        Parameters
+        ----------
+        known, values : ndarray, shape (n,), float32
+            ``known`` ends where `add` with this ``scale`` brings it; so what is not sent is
+            a part of the next difference.
+        out : ndarray, shape (nbytes(n),), uint8
+            Overwritten.
+        scale : float
+            The differences are divided by it.
+        """
+        check_encode(self.name, values, out, self.nbytes(values.size), known)
+        with np.errstate(all="ignore"):
+            factor = np.float32(scale)
+            self._move.settle(self._threshold, factor)
+            done = self._move(values.size, values, out, known)
+            for block in blocks(values.size, done):
+                change = values[block] - known[block]
+                change /= factor
+                codes = out[block.start // 4 : -(-block.stop // 4)]
+                self._send(change, codes)
+                self._look_up(codes, change)
+                change *= factor
+                known[block] += change
 
     def _look_up(self, codes: Bytes, out: Floats) -> None:
         """Write the values of one block of codes."""

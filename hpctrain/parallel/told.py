@@ -43,19 +43,17 @@ class Told:
 
     def encode(self, codec: Codec, worker: int, a: int, b: int, out: Flat) -> float:
         """Encode the change of elements a up to b since they were told; return its scale."""
-        copy = self.of(worker)[a:b]
-        change = self._weights[a:b] - copy
-        scale = 1.0
-        if isinstance(codec, TwoBit):
-            step = _mean_change(change[:: max(1, change.size // _SAMPLE)])
-            step = _ADAPTED * (step or _mean_change(change))
-            # The threshold is in units of the gradient; a change has another size.
-            scale = step / codec.threshold if step > 0 and np.isfinite(step) else 1.0
-            change /= np.float32(scale)
-        codec.encode(change, out)
-        codec.decode(out, change)
-        change *= np.float32(scale)
-        copy += change
+        copy, weights = self.of(worker)[a:b], self._weights[a:b]
+        if not isinstance(codec, TwoBit):
+            codec.encode(weights - copy, out)
+            codec.add(out, copy)
+            return 1.0
+        apart = slice(None, None, max(1, copy.size // _SAMPLE))
+        step = _mean_change(weights[apart] - copy[apart])
+        step = _ADAPTED * (step or _mean_change(weights - copy))
+        # The threshold is in units of the gradient; a change has another size.
+        scale = step / codec.threshold if step > 0 and np.isfinite(step) else 1.0
+        codec.move(copy, weights, out, scale)
         return scale
 
 

@@ -116,6 +116,31 @@ def test_what_is_sent_is_what_mxnet_sends(compiler):
         np.testing.assert_array_equal(out, np.array(sent * 2, np.float32) * np.float32(0.75))
 
 
+@pytest.mark.parametrize("special", [None, np.inf, np.nan])
+@pytest.mark.parametrize("scale", [1.0, 0.3, 2e-5])
+@pytest.mark.parametrize("count", [0, 1, 16, 33, BLOCK + 7])
+def test_a_move_sends_the_difference_and_both_sides_end_alike(compiler, count, scale, special):
+    """Against the same in separate passes: difference, quotient, code, product, sum."""
+    rng = np.random.default_rng(count)
+    codec, factor = TwoBit(0.7, compiler), np.float32(scale)
+    known, values = rng.standard_normal((2, count)).astype(np.float32)
+    values[1::2] = known[1::2] + factor * values[1::2]
+    values[::5] = known[::5]
+    if special is not None:
+        values[-2::-7] = special
+    there, data = known.copy(), np.full(codec.nbytes(count), 0xA5, np.uint8)
+    with np.errstate(all="ignore"):
+        bits, sent, _ = reference((values - known) / factor, np.zeros(count, "f4"), 0.7)
+        moved = known + sent * factor
+
+    codec.move(known, values, data, scale)
+    codec.add(data, there, scale)
+
+    np.testing.assert_array_equal(data, bits)
+    np.testing.assert_array_equal(known, moved)
+    np.testing.assert_array_equal(there, moved)
+
+
 @pytest.mark.parametrize("count", [0, 1, 16, 33, BLOCK + 7])
 def test_add_adds_what_decode_writes(compiler, count):
     rng = np.random.default_rng(1)
