@@ -33,14 +33,16 @@ def split(joint: Graph, count: int, cotangents: int) -> tuple[Graph, Graph, list
     inputs = joint.inputs[: len(joint.inputs) - cotangents]
     needed = {*joint.outputs[:count], *(source for _, source in joint.assigns)}
     reads = set(joint.outputs[count:])
-    ahead, behind = [], []
+    ahead, behind, again = [], [], _from_leaves(joint)
     for node in reversed(joint.nodes):
         early = bool(needed.intersection(node.outputs))
         if early:
             needed.update(node.inputs)
             ahead.append(node)
-        # A view costs nothing: what it shows passes, and both parts look at it.
-        if not early or (node.row.view is not None and reads.intersection(node.outputs)):
+        # A view costs nothing: what it shows passes, and both parts look at it. What is made
+        # of a parameter alone would be kept once for each batch under way.
+        both = node.row.view is not None or node.outputs[0] in again
+        if not early or (both and reads.intersection(node.outputs)):
             reads.update(node.inputs)
             behind.append(node)
     made = {*inputs, *(v for n in ahead for v in n.outputs)}
@@ -59,6 +61,16 @@ def split(joint: Graph, count: int, cotangents: int) -> tuple[Graph, Graph, list
         assigns=(),
     )
     return front, optimise(_without_saved_leaves(back, saved)), saved
+
+
+def _from_leaves(graph: Graph) -> set[int]:
+    """Return what is made element by element of leaves that stay as they are, and its views."""
+    found = set(graph.leaves) - {leaf for leaf, _ in graph.assigns}
+    for node in graph.nodes:
+        cheap = node.row.view is not None or node.row.kind == "elementwise"
+        if cheap and node.row.pure and found.issuperset(node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def _without_saved_leaves(graph: Graph, saved: Sequence[int]) -> Graph:

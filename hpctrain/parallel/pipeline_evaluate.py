@@ -11,6 +11,7 @@ from hpctrain.graph.execute import Executor
 from hpctrain.graph.passes import EXACT, FUSED, optimise
 from hpctrain.graph.plan import make_plan
 from hpctrain.graph.pool import Pool
+from hpctrain.graph.precision import narrow
 from hpctrain.graph.recent import Recent
 from hpctrain.parallel.cut_graph import stage_graph
 from hpctrain.parallel.micro import micro_batches
@@ -137,6 +138,8 @@ class PipelineEvaluator:
         found = {}
         for number in self._step.stages.numbers:
             part = stage_graph(graph, cut, number)
+            if self._model.objective.narrow:
+                part = narrow(part)
             received = pack(dict(enumerate(packet_specs(graph, cut, number - 1)[0])))
             sent = pack(dict(enumerate(packet_specs(graph, cut, number)[0])))
             run = Executor(

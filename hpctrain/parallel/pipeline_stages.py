@@ -72,12 +72,22 @@ class RankStages:
         self._allowed = replace(allowed, budget=allowed.budget // len(self.numbers))
         self._memory = {number: StageMemory(state.device) for number in self.numbers}
         self._slots = dict.fromkeys(self.numbers, 0)
+        self._judged: dict[int, int] = {}  # slots that budgets go by, if they are others
         self._pool = Pool()
         self._bound: Recent[Stages] = Recent()
         self._recipes: Recent[Recipe] = Recent()
 
-    def make_room(self, plan: PipelineSchedule) -> None:
-        """See that each stage has as many slots as a schedule needs."""
+    def make_room(self, plan: PipelineSchedule, judged: PipelineSchedule | None = None) -> None:
+        """See that each stage has as many slots as a schedule needs.
+
+        Parameters
+        ----------
+        plan : PipelineSchedule
+        judged : PipelineSchedule, optional
+            One for the same stages that budgets go by instead, from now on.
+        """
+        if judged is not None:
+            self._judged = slot_counts(judged, self.rank)
         wanted = slot_counts(plan, self.rank)
         if any(wanted[number] > self._slots[number] for number in self.numbers):
             for number in self.numbers:
@@ -98,7 +108,9 @@ class RankStages:
 
         def made(number: int) -> StageProgram:
             parts = graph, cut, number, tensors, state.trained, state.device, self._fuse
-            return fitted(partial(stage_program, *parts), self._allowed, self._slots[number])
+            make = partial(stage_program, *parts, narrow=self.model.objective.narrow)
+            slots = self._judged.get(number, self._slots[number])
+            return fitted(make, self._allowed, slots)
 
         programs = [made(number) for number in self.numbers]
         self._pool.arena(max(p.arena_bytes for p in programs), state.device)

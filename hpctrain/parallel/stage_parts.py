@@ -26,6 +26,7 @@ from hpctrain.graph.capture import Capture
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.marks import marked
 from hpctrain.graph.passes import EXACT, optimise
+from hpctrain.graph.precision import narrow as rounded
 from hpctrain.graph.split import split
 
 __all__ = ["StageParts", "stage_parts"]
@@ -70,6 +71,7 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
     loss: int | None = None,
     device: Device = CPU,
     again: Callable[[Graph], Graph] | None = None,
+    narrow: bool = False,
 ) -> StageParts:
     """Make the graphs of F, B and W of one stage.
 
@@ -90,6 +92,8 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
     again : callable, optional
         Lets B and W compute values again: from the graph of all three parts to the same with
         more nodes; see `hpctrain.graph.recompute`.
+    narrow : bool
+        Round factors of products to bfloat16; see `hpctrain.graph.precision`.
 
     Returns
     -------
@@ -97,6 +101,8 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
         Optimised, each by itself.
     """
     joint, (outputs, cotangents, given) = _joint(part, leaves, wanted, ends, loss, device)
+    if narrow:
+        joint = rounded(joint)
     if again is not None:
         joint = again(joint)
     front, back, saved = split(optimise(joint, _TOGETHER), outputs, given)

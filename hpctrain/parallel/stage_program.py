@@ -113,6 +113,7 @@ def stage_program(  # noqa: PLR0913 (a stage of a model)
     device: Device = CPU,
     fuse: bool = False,
     again: Callable[[Graph], Graph] | None = None,
+    narrow: bool = False,
 ) -> StageProgram:
     """Plan one stage.
 
@@ -129,6 +130,8 @@ def stage_program(  # noqa: PLR0913 (a stage of a model)
         Make one kernel of neighbouring element-wise operations.
     again : callable, optional
         Lets the backward parts compute values again; see `stage_parts`.
+    narrow : bool
+        Round factors of products to bfloat16.
     """
     part = stage_graph(graph, cut, number)
     known = {id(t) for t in trained}
@@ -138,7 +141,7 @@ def stage_program(  # noqa: PLR0913 (a stage of a model)
     ends = len(enters), len(cut.stages[number].sends)
     made = {v for node in part.nodes for v in node.outputs}
     loss = graph.outputs[0] if graph.outputs[0] in made else None
-    parts = stage_parts(part, leaves, wanted, ends, loss, device, again)
+    parts = stage_parts(part, leaves, wanted, ends, loss, device, again, narrow)
     results = tuple(graph.outputs.index(v) for v in part.outputs[ends[1] :])
     batch = {v: graph.inputs.index(v) for v in part.inputs[ends[0] :]}
     made_of = _Assembly(parts, ends[0], list(batch.values()), fuse)

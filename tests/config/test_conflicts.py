@@ -89,11 +89,6 @@ CASES = [
         "at 1, or choose that",
     ),
     ({**STAGED, **SHARDS}, {}, WHOLE.format("exchange.reproducible = ranks")),
-    (
-        {**STAGED, "device.precision": "bf16"},
-        {},
-        WHOLE.format("device.precision = bf16"),
-    ),
     ({**STAGED, "parallel.sync_bn": "true"}, {}, WHOLE.format("parallel.sync_bn")),
     ({**STAGED, "exchange.tune": "true"}, {}, WHOLE.format("exchange.tune")),
     ({**STAGED, **SERVED}, {}, WHOLE.format("exchange.kind = server")),
