@@ -12,6 +12,7 @@ from hpctrain.comm.post import PUSH, reply_tag
 from hpctrain.comm.progress import Log
 from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending
+from hpctrain.comm.twobit import TwoBit
 from hpctrain.comm.watched import noted
 from hpctrain.parallel.debts import Debts
 from hpctrain.parallel.flat import FlatParameters, Slice
@@ -178,10 +179,14 @@ class Traded:
         """Add an encoded change to parameters, in the same arithmetic as the server's."""
         codec = self._landing
         assert codec is not None, "changes are encoded where there is a codec"
-        change = np.empty(target.size, np.float32)
-        codec.decode(letter.body[start : start + codec.nbytes(change.size)], change)
-        change *= np.float32(scale)
-        target += backend.module_of(target).asarray(change)
+        data = letter.body[start : start + codec.nbytes(target.size)]
+        here = backend.to_host(target)
+        if isinstance(codec, TwoBit):
+            codec.add(data, here, scale)
+        else:
+            codec.add(data, here)
+        if here is not target:
+            target[...] = backend.module_of(target).asarray(here)
 
     def catch_up(self) -> tuple[float, float, int]:
         """Fetch all parameters as the servers have them, when all workers are here.
