@@ -125,6 +125,8 @@ class Primitive:
     narrow : callable ``(specs, **attrs) -> sequence of int`` or None
         Which inputs, given in float32, had better be rounded to bfloat16: there is a kernel
         that multiplies such numbers faster, and adds up in float32. The outputs stay float32.
+    signs : tuple of int
+        Inputs of which nothing but the sign matters: rounded ones do as well.
     onto : bool
         ``vjp`` takes one more argument, ``known``: for each input what later operations have
         given as its cotangent, or None. It returns their sum with its own, so that a loop
@@ -149,6 +151,7 @@ class Primitive:
     rows: Callable[..., int | None] | None = None
     part: Callable[..., Sequence[Any] | None] | None = None
     narrow: Callable[..., Sequence[int]] | None = None
+    signs: tuple[int, ...] = ()
     onto: bool = False
 
     def __post_init__(self) -> None:

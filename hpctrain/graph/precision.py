@@ -3,8 +3,9 @@
 It runs on what was captured, gradients included, so that the products of the backward part
 are covered by the same rule. A value is rounded once, however many products read it; the
 rounding is a node like any other, and the pass ``fuse`` makes it part of the kernel that gives
-the value. Everything else stays as it is: results of products, statistics, losses, gradients
-of parameters and the parameters themselves are float32.
+the value. Where nothing but the sign of a value matters, as in the gradient of ``relu``, the
+rounded one is read. Everything else stays as it is: results of products, statistics, losses,
+gradients of parameters and the parameters themselves are float32.
 """
 
 from collections.abc import Sequence
@@ -45,8 +46,26 @@ class _Walk:
         if node.row.narrow is not None:
             specs = [self.specs[v] for v in node.inputs]
             which = node.row.narrow(specs, **dict(node.attrs))
-        inputs = tuple(self.round(v) if i in which else v for i, v in enumerate(node.inputs))
-        self.nodes.append(replace(node, inputs=inputs))
+        inputs = [self.round(v) if i in which else v for i, v in enumerate(node.inputs)]
+        for i in node.row.signs:
+            inputs[i] = self.widen(inputs[i])
+        self.nodes.append(replace(node, inputs=tuple(inputs)))
+
+    def widen(self, value: int) -> int:
+        """Return ``value`` as it is after rounding, if it is rounded before, in float32.
+
+        So the value itself need not be kept, and what reads it has half the bytes to read: the
+        cast becomes part of the reader.
+        """
+        if value not in self.rounded:
+            return value
+        attrs = (("dtype", self.specs[value].dtype.name),)
+        given = Node(primitive("cast"), (self.rounded[value],), (self.fresh,), attrs,
+                     self.maker[value].marks if value in self.maker else ())  # fmt: skip
+        self.specs[self.fresh] = self.specs[value]
+        self.nodes.append(given)
+        self.fresh += 1
+        return self.fresh - 1
 
     def round(self, value: int) -> int:
         """Return ``value`` rounded; a view of all elements is a view of the source, rounded."""

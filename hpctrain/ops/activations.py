@@ -21,7 +21,10 @@ from hpctrain.ops.rules import floating, need, tensors
 __all__ = ["gelu", "leaky_relu", "relu", "sigmoid", "silu", "softplus", "tanh"]
 
 
-def _fused(name: str, function: Any, vjp: Any, temporaries: int = 0, arity: int = 1) -> None:
+def _fused(
+    name: str, function: Any, vjp: Any, temporaries: int = 0, arity: int = 1,
+    signs: tuple[int, ...] = (),
+) -> None:  # fmt: skip
     """Register a row whose kernel is ``function(xp, *ins, out, *scratch, **attrs)`` on blocks.
 
     ``function`` may write ``out`` only when it has no more need of the inputs.
@@ -42,7 +45,7 @@ def _fused(name: str, function: Any, vjp: Any, temporaries: int = 0, arity: int 
     register(
         Primitive(
             name, "elementwise", infer, kernel, vjp,
-            scratch=scratch, inplace=inplace, element=FORMULAS[name],
+            scratch=scratch, inplace=inplace, element=FORMULAS[name], signs=signs,
         )
     )  # fmt: skip
 
@@ -99,9 +102,9 @@ def _leaky_relu_grad(xp: Any, y: Any, dy: Any, dx: Any, t: Any, slope: float) ->
 
 
 _fused("relu", _relu, _from_result("relu"))
-_fused("relu_grad", _relu_grad, _again("relu", None), 1, 2)
+_fused("relu_grad", _relu_grad, _again("relu", None), 1, 2, signs=(0,))
 _fused("leaky_relu", _leaky_relu, _from_result("leaky_relu"), 1)
-_fused("leaky_relu_grad", _leaky_relu_grad, _again("leaky_relu", None), 1, 2)
+_fused("leaky_relu_grad", _leaky_relu_grad, _again("leaky_relu", None), 1, 2, signs=(0,))
 
 
 def relu(x: Any) -> Any:

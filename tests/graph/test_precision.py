@@ -71,8 +71,24 @@ def test_each_factor_is_rounded_once():
     assert len(products) == 5  # forward two, backward three: no gradient of x is wanted
     assert {found.specs[v].dtype.name for v in read} == {"bfloat16"}
     # x, two weights, the hidden layer, two cotangents; views are views of what was rounded.
-    assert len(casts(found)) == 6
-    assert all(n.inputs[0] not in read for n in casts(found))
+    rounding = [n for n in casts(found) if found.specs[n.outputs[0]].dtype != F4]
+    assert len(rounding) == 6
+    assert all(n.inputs[0] not in read for n in rounding)
+
+
+@needs_llvm
+def test_the_gradient_of_relu_sees_the_rounded_result():
+    """So nothing reads the result in float32 any more, and no kernel writes it."""
+    graph, _ = layers()
+
+    fused = optimise(narrow(graph), FUSED)
+
+    (gradient,) = (n for n in fused.nodes if "relu_grad" in n.row.name)
+    assert [fused.specs[v].dtype.name for v in gradient.inputs].count("bfloat16") == 1
+    (made,) = (n for n in fused.nodes if "relu" in n.row.name and n is not gradient)
+    readers = [n for n in fused.nodes if set(n.inputs) & set(made.outputs)]
+    assert {fused.specs[v].dtype.name for v in made.outputs} == {"bfloat16"}
+    assert len(readers) >= 3  # the second layer, the gradient of its weight, and this one
 
 
 def test_outputs_keep_their_dtypes():
