@@ -96,7 +96,7 @@ def step(  # noqa: PLR0913 (its flags)
         world: World = whole
         shared = path in ("auto", "node")
         codecs = partial(_codec, wire, threshold)
-        terms = Terms(servers, mode, staleness, codec=codecs, shared=shared)
+        terms = Terms(servers, mode, staleness, ahead=True, codec=codecs, shared=shared)
         if kind == "server":
             world = Crew(whole, servers)
         cores = limit_threads(whole, threads)[1]
