@@ -38,6 +38,15 @@ int dnnl_post_ops_append_eltwise(void *chain, int alg, float alpha, float beta);
 int dnnl_post_ops_destroy(void *chain);
 int dnnl_matmul_primitive_desc_create(void **made, void *engine, const void *src,
     const void *weights, const void *bias, const void *dst, const void *attr);
+int dnnl_inner_product_forward_primitive_desc_create(void **made, void *engine, int prop,
+    const void *src, const void *weights, const void *bias, const void *dst,
+    const void *attr);
+int dnnl_inner_product_backward_data_primitive_desc_create(void **made, void *engine,
+    const void *diff_src, const void *weights, const void *diff_dst, const void *hint,
+    const void *attr);
+int dnnl_inner_product_backward_weights_primitive_desc_create(void **made, void *engine,
+    const void *src, const void *diff_weights, const void *diff_bias, const void *diff_dst,
+    const void *hint, const void *attr);
 int dnnl_convolution_forward_primitive_desc_create(void **made, void *engine, int prop,
     int alg, const void *src, const void *weights, const void *bias, const void *dst,
     const int64_t *strides, const int64_t *dilates, const int64_t *before,

@@ -1,10 +1,28 @@
 """Products of matrices by oneDNN: ``matmul`` and ``dense``.
 
-Measured on a Sapphire Rapids core, least of 12, GFLOP/s of OpenBLAS, of this, and of MKL:
-(128, 784) by (784, 2048) 70, 97, 100; (128, 2048) by (2048, 2048) 69, 101, 95; (1024, 256) by
-(256, 1024) 88, 98, 113; (1024, 1024) by (1024, 256) with the first transposed 79, 95, 105.
-Where a second matrix that is not transposed meets many rows, packing it first is worth its
-time: 87 without, 108 with it.
+The library has three ways, none of which is the best for all shapes. Its ``matmul`` takes the
+second factor as it lies, or packed: in the call that pays from many rows on. Its ``inner
+product``, of which forward, gradient of the data and gradient of the weight are the products
+with the second, no and the first factor transposed, goes by its classic ``gemm`` where all
+matrices lie plainly. `_classic` says when that is the better one.
+
+Measured on an Emerald Rapids core of 2.65 GHz, GFLOP/s of OpenBLAS, ``matmul`` plain, packed
+in the call, and ``gemm``; rows x depth x columns, T: transposed in memory:
+
+===================  ====  =====  ======  ====
+product              BLAS  plain  packed  gemm
+===================  ====  =====  ======  ====
+1024 x 256 x 1024 T   146    156     157   163
+1024 x 1024 x 256 T   149    156     160   150
+1120 x 512 x 10000 T  150    137     132   148
+128 x 2048 x 2048 T   115    143     110   137
+1120 x 10000 x 512    147    143     143   159
+128 x 2048 x 2048     126    134     105   143
+T 256 x 1024 x 256    144    154     138   157
+T 1024 x 1024 x 256   146    145     148   122
+T 2048 x 1120 x 512   145    141     145    91
+T 2048 x 128 x 784    145    150     161   163
+===================  ====  =====  ======  ====
 """
 
 import math
@@ -12,20 +30,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpctrain.autograd import Spec
+from hpctrain.autograd.narrow import is_narrow
 from hpctrain.ops.dnnl import Library
 from hpctrain.ops.dnnl_program import Builder
 
 __all__ = ["dense_program", "matmul_program"]
 
 _SRC, _DST, _WEIGHTS, _BIAS, _WEIGHTS_LAYOUT = 1, 17, 33, 41, 131
+_DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS, _TRAINING = 129, 145, 161, 64
 _SMALL = 1 << 18  # multiplications; below it the call costs more than it saves
-_PACKED = 512  # rows from which a matrix that is not transposed is packed first
-
-
-def _matrix(library: Library, shape: tuple[int, int], spec: Spec, transposed: bool) -> Any:
-    """Describe a matrix of this shape, or one whose transpose lies in memory."""
-    rows, columns = shape
-    return library.matrix(shape, (1, rows) if transposed else (columns, 1), spec.dtype)
+_MANY = 512  # rows from which it pays to pack the second factor
+_LARGE = 1 << 18  # elements of a second factor that is slow where it is not packed
+_COLLIDING = 1024  # elements of 4 KiB: rows of so many take each other's places in a cache
+_TALL = 4096  # more rows of a result do not fit side by side into its first level
+_SHALLOW = 256
 
 
 def _product(
@@ -35,27 +53,95 @@ def _product(
     transposed: tuple[bool, bool],
 ) -> Builder:
     """Return the product (rows, depth) by (depth, columns), plus one row if it is given."""
-    rows, depth, columns = shape
-    if rows * depth * columns < _SMALL:
+    if math.prod(shape) < _SMALL:
         raise NotImplementedError("too small to pay")
-    biased = len(specs) > 2
-    source = _matrix(library, (rows, depth), specs[0], transposed[0])
-    weight = _matrix(library, (depth, columns), specs[1], transposed[1])
-    result = library.matrix((rows, columns), (columns, 1))
-    bias = [library.matrix((1, columns), (columns, 1))] if biased else []
+    if is_narrow(specs[0]) or not _classic(shape, transposed):
+        return _matmul(library, specs, shape, transposed)
+    return _inner_product(library, specs, shape, transposed)
+
+
+def _classic(shape: tuple[int, int, int], transposed: tuple[bool, bool]) -> bool:
+    """Return whether ``gemm`` is the better way."""
+    rows, depth, columns = shape
+    if transposed == (True, False):
+        return depth <= _MANY or (rows % _COLLIDING != 0 and rows <= _TALL)
+    if transposed == (False, True):
+        return rows >= _MANY and depth >= _SHALLOW and depth % _COLLIDING != 0
+    return transposed == (False, False) and (rows >= _MANY or depth * columns >= _LARGE)
+
+
+def _matmul(
+    library: Library,
+    specs: Sequence[Spec],
+    shape: tuple[int, int, int],
+    transposed: tuple[bool, bool],
+) -> Builder:
+    """Return the product by ``matmul``."""
+    rows, depth, columns = shape
+    source = _matrix(library, (rows, depth), specs[0].dtype, transposed[0])
+    weight = _matrix(library, (depth, columns), specs[1].dtype, transposed[1])
+    result, bias = _matrix(library, (rows, columns)), _bias(library, specs, columns)
     build = Builder(library, [source, weight, *bias, result])
-    packs = not transposed[1] and rows >= _PACKED
+    packs = rows >= _MANY and not (transposed[1] and is_narrow(specs[1]))
     taken = library.free_layout((depth, columns), specs[1].dtype) if packs else weight
     made = library.kernel(
         library.lib.dnnl_matmul_primitive_desc_create,
-        *(library.engine, source, taken, bias[0] if biased else library.ffi.NULL, result),
+        *(library.engine, source, taken, bias[0] if bias else library.ffi.NULL, result),
     )
     if not library.implementation(made).startswith("brg"):
         raise NotImplementedError("no better than BLAS")
     place = build.taken(1, library.chosen(made, _WEIGHTS_LAYOUT))
     args = [(_SRC, 0), (_WEIGHTS, place), (_DST, build.outer - 1)]
-    build.call(made, [*args, (_BIAS, 2)] if biased else args)
+    build.call(made, [*args, (_BIAS, 2)] if bias else args)
     return build
+
+
+def _inner_product(
+    library: Library,
+    specs: Sequence[Spec],
+    shape: tuple[int, int, int],
+    transposed: tuple[bool, bool],
+) -> Builder:
+    """Return the product as one of the three of a dense layer, (N, I) by (O, I) to (N, O)."""
+    rows, depth, columns = shape
+    lib, engine, null = library.lib, library.engine, library.ffi.NULL
+    bias = [library.layout(s.shape, (0,)) for s in specs[2:]]
+    n, o, i = {
+        (False, True): (rows, columns, depth),
+        (False, False): (rows, depth, columns),
+        (True, False): (depth, rows, columns),
+    }[transposed]
+    x, weight, y = (_matrix(library, s) for s in ((n, i), (o, i), (n, o)))
+    made = library.kernel(
+        lib.dnnl_inner_product_forward_primitive_desc_create,
+        *(engine, _TRAINING, x, weight, bias[0] if bias else null, y),
+    )
+    if transposed == (False, True):
+        layouts, args = [x, weight, *bias, y], [(_SRC, 0), (_WEIGHTS, 1)]
+        args += [(_BIAS, 2), (_DST, 3)] if bias else [(_DST, 2)]
+    elif transposed == (False, False):
+        create = lib.dnnl_inner_product_backward_data_primitive_desc_create
+        made = library.kernel(create, engine, x, weight, y, made)
+        layouts, args = [y, weight, x], [(_DIFF_DST, 0), (_WEIGHTS, 1), (_DIFF_SRC, 2)]
+    else:
+        create = lib.dnnl_inner_product_backward_weights_primitive_desc_create
+        made = library.kernel(create, engine, x, weight, null, y, made)
+        layouts, args = [y, x, weight], [(_DIFF_DST, 0), (_SRC, 1), (_DIFF_WEIGHTS, 2)]
+    build = Builder(library, layouts)
+    build.call(made, args)
+    return build
+
+
+def _matrix(
+    library: Library, shape: tuple[int, int], dtype: Any = "float32", transposed: bool = False
+) -> Any:
+    """Describe a matrix of this shape, or one whose transpose lies in memory."""
+    rows, columns = shape
+    return library.matrix(shape, (1, rows) if transposed else (columns, 1), dtype)
+
+
+def _bias(library: Library, specs: Sequence[Spec], columns: int) -> list[Any]:
+    return [library.matrix((1, columns), (columns, 1)) for _ in specs[2:]]
 
 
 def matmul_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:

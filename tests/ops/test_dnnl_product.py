@@ -40,6 +40,12 @@ def test_matmul_gives_what_numpy_gives(sizes, flip_a, flip_b, seed):
     compare("matmul", [a, b], limit=1e-5, transpose_a=flip_a, transpose_b=flip_b)
 
 
+def test_a_dense_layer_of_many_rows_adds_its_bias():
+    x, weight, bias = normal(9, (2, 300, 257), (12, 257), (12,))
+
+    compare("dense", [x, weight, bias], limit=1e-5)
+
+
 @given(products(), st.booleans(), st.integers(1, 3), st.integers(0, 9))
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 def test_dense_gives_what_numpy_gives(sizes, biased, lead, seed):
@@ -47,6 +53,20 @@ def test_dense_gives_what_numpy_gives(sizes, biased, lead, seed):
     x, weight, bias = normal(seed, (*(1,) * (lead - 1), m, k), (n, k), (n,))
 
     compare("dense", [x, weight, bias] if biased else [x, weight], limit=1e-5)
+
+
+@pytest.mark.parametrize("flips", [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize("shape", [(520, 260, 24), (515, 1024, 20), (1024, 530, 17)])
+def test_many_rows_are_multiplied_by_the_way_that_suits_them(shape, flips):
+    (m, k, n), (flip_a, flip_b) = shape, flips
+    a, b = normal(8, (k, m) if flip_a else (m, k), (n, k) if flip_b else (k, n))
+    attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
+
+    compare("matmul", [a, b], limit=1e-5, **attrs)
+
+    name = program("matmul", [a, b], **attrs).names[-1]
+    collides = (flip_a and m % 1024 == 0) or (flip_b and k % 1024 == 0)
+    assert ("gemm:jit" in name) == (not collides)
 
 
 @pytest.mark.parametrize("flips", [(False, False), (False, True), (True, False), (True, True)])
