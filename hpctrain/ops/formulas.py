@@ -42,8 +42,8 @@ def _silu_grad(x: Any, dy: Any) -> Any:
 
 def _distribution(x: Any, approximate: bool) -> Any:
     """Return the normal distribution function Φ(x)."""
-    if approximate:
-        return 0.5 + 0.5 * element.tanh((x * x * (SCALE * CUBIC) + SCALE) * x)
+    if approximate:  # (1 + tanh(u)) / 2 = sigmoid(2 u), which takes half the time
+        return element.sigmoid((x * x * (2 * SCALE * CUBIC) + 2 * SCALE) * x)
     return 0.5 + 0.5 * element.erf(x * math.sqrt(0.5))
 
 
