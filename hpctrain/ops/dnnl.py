@@ -127,11 +127,10 @@ class Library:
     def matrix(
         self, shape: Sequence[int], strides: Sequence[int], dtype: Any = "float32"
     ) -> Any:
-        """Describe a matrix that is part of another; strides count elements."""
+        """Describe a matrix that is part of another (or many); strides count elements."""
         create = self.lib.dnnl_memory_desc_create_with_strides
-        dims, steps = self.numbers(shape), self.numbers(strides)
-        return self.make(create, 2, dims, DTYPES[str(dtype)], steps,
-                         destroy=self.lib.dnnl_memory_desc_destroy)  # fmt: skip
+        given = (len(shape), self.numbers(shape), DTYPES[str(dtype)], self.numbers(strides))
+        return self.make(create, *given, destroy=self.lib.dnnl_memory_desc_destroy)
 
     def layout(self, dims: Sequence[int], order: Sequence[int], dtype: Any = "float32") -> Any:
         """Describe a dense array whose axes lie in memory in this order, the last densest."""
