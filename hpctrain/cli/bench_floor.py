@@ -63,7 +63,8 @@ def floor(name: str) -> Floor:
             if found is not None:
                 multiplied += found
             elif node.outputs[0] not in plan.views:
-                moved += _moved(sum(s.nbytes for s in {*ins, *outs}))
+                each = {*node.inputs, *node.outputs}
+                moved += _moved(sum(plan.graph.specs[v].nbytes for v in each))
         moved += _moved(5 * parameters)
     return Floor(multiplied * 1e3, moved * 1e3)
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from hpctrain.autograd import Spec, primitive
 from hpctrain.ops.dnnl import library
-from hpctrain.ops.dnnl_program import Builder
+from hpctrain.ops.dnnl_product import WAYS, product_program
 
 __all__ = ["fastest_conv", "fastest_product"]
 
-_SRC, _DST, _WEIGHTS, _WEIGHTS_LAYOUT = 1, 17, 33, 131
 _TRIES, _SECONDS = 15, 0.3
 
 
@@ -52,25 +51,21 @@ def _least(run: Callable[[], Any]) -> float:
 
 
 def _ways(a: Any, b: Any, out: Any) -> Iterator[Callable[[], Any]]:
-    """Yield oneDNN's ways: the second factor as it lies, packed in the call, packed before."""
+    """Yield oneDNN's ways: each as it is, and without what it packs in the call."""
     found = library()
     if found is None:
         return
     found.use_threads(1)
-    descs = [found.matrix(x.shape, [s // x.itemsize for s in x.strides]) for x in (a, b, out)]
-    for taken in (descs[1], found.free_layout(b.shape)):
+    flips = not a.flags.c_contiguous, not b.flags.c_contiguous
+    arrays = [x.T if flip else x for x, flip in ((a, flips[0]), (b, flips[1]), (out, False))]
+    shape = (*a.shape, out.shape[1])
+    for way in WAYS:
         try:
-            made = found.kernel(
-                found.lib.dnnl_matmul_primitive_desc_create,
-                *(found.engine, descs[0], taken, found.ffi.NULL, descs[2]),
-            )
+            build = product_program(found, [Spec.of(x) for x in arrays[:2]], shape, flips, way)
         except NotImplementedError:
             continue
-        build = Builder(found, descs)
-        place = build.taken(1, found.chosen(made, _WEIGHTS_LAYOUT))
-        build.call(made, [(_SRC, 0), (_WEIGHTS, place), (_DST, 2)])
         program = build.program(1)
-        bound = program.bound([a, b, out], np.empty(program.nbytes, np.uint8))
+        bound = program.bound(arrays, np.empty(program.nbytes, np.uint8))
         yield bound.run
         bound.run()
         yield functools.partial(bound.run, bound.calls[-1:])

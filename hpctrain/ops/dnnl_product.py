@@ -4,7 +4,7 @@ The library has three ways, none of which is the best for all shapes. Its ``matm
 second factor as it lies, or packed: in the call that pays from many rows on. Its ``inner
 product``, of which forward, gradient of the data and gradient of the weight are the products
 with the second, no and the first factor transposed, goes by its classic ``gemm`` where all
-matrices lie plainly. `_classic` says when that is the better one.
+matrices lie plainly. `_way` says which is the best.
 
 Measured on an Emerald Rapids core of 2.65 GHz, GFLOP/s of OpenBLAS, ``matmul`` plain, packed
 in the call, and ``gemm``; rows x depth x columns, T: transposed in memory:
@@ -34,8 +34,9 @@ from hpctrain.autograd.narrow import is_narrow
 from hpctrain.ops.dnnl import Library
 from hpctrain.ops.dnnl_program import Builder
 
-__all__ = ["dense_program", "matmul_program"]
+__all__ = ["WAYS", "dense_program", "matmul_program", "product_program"]
 
+WAYS = ("plain", "packed", "gemm")
 _SRC, _DST, _WEIGHTS, _BIAS, _WEIGHTS_LAYOUT = 1, 17, 33, 41, 131
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS, _TRAINING = 129, 145, 161, 64
 _SMALL = 1 << 18  # multiplications; below it the call costs more than it saves
@@ -46,43 +47,71 @@ _TALL = 4096  # more rows of a result do not fit side by side into its first lev
 _SHALLOW = 256
 
 
-def _product(
-    library: Library,
-    specs: Sequence[Spec],
-    shape: tuple[int, int, int],
-    transposed: tuple[bool, bool],
+Shape = tuple[int, int, int]  # rows, depth, columns
+Flips = tuple[bool, bool]  # which factors lie transposed in memory
+
+
+def product_program(
+    library: Library, specs: Sequence[Spec], shape: Shape, transposed: Flips, way: str
 ) -> Builder:
-    """Return the product (rows, depth) by (depth, columns), plus one row if it is given."""
+    """Return a product by one of the `WAYS`.
+
+    Parameters
+    ----------
+    library : Library
+    specs : sequence of Spec
+        Of both factors, and of a row that is added if there is one.
+    shape : (int, int, int)
+        Rows and columns of the result, and between them the length of the sums.
+    transposed : (bool, bool)
+        Which factors lie transposed in memory.
+    way : {"plain", "packed", "gemm"}
+
+    Raises
+    ------
+    NotImplementedError
+        If this way leads nowhere for these.
+    """
+    if way == "gemm":
+        return _inner_product(library, specs, shape, transposed)
+    return _matmul(library, specs, shape, transposed, way == "packed")
+
+
+def _product(
+    library: Library, specs: Sequence[Spec], shape: Shape, transposed: Flips
+) -> Builder:
     if math.prod(shape) < _SMALL:
         raise NotImplementedError("too small to pay")
-    if is_narrow(specs[0]) or not _classic(shape, transposed):
-        return _matmul(library, specs, shape, transposed)
-    return _inner_product(library, specs, shape, transposed)
+    way = _way(shape, transposed, is_narrow(specs[0]))
+    return product_program(library, specs, shape, transposed, way)
 
 
-def _classic(shape: tuple[int, int, int], transposed: tuple[bool, bool]) -> bool:
-    """Return whether ``gemm`` is the better way."""
+def _way(shape: Shape, transposed: Flips, narrow: bool) -> str:
+    """Return the best way."""
     rows, depth, columns = shape
-    if transposed == (True, False):
-        return depth <= _MANY or (rows % _COLLIDING != 0 and rows <= _TALL)
-    if transposed == (False, True):
-        return rows >= _MANY and depth >= _SHALLOW and depth % _COLLIDING != 0
-    return transposed == (False, False) and (rows >= _MANY or depth * columns >= _LARGE)
+    if (
+        not narrow
+        and {
+            (True, False): depth <= _MANY or (rows % _COLLIDING != 0 and rows <= _TALL),
+            (False, True): rows >= _MANY and depth >= _SHALLOW and depth % _COLLIDING != 0,
+            (False, False): rows >= _MANY or depth * columns >= _LARGE,
+            (True, True): False,
+        }[transposed]
+    ):
+        return "gemm"
+    return "packed" if rows >= _MANY and not (narrow and transposed[1]) else "plain"
 
 
 def _matmul(
-    library: Library,
-    specs: Sequence[Spec],
-    shape: tuple[int, int, int],
-    transposed: tuple[bool, bool],
+    library: Library, specs: Sequence[Spec], shape: Shape, transposed: Flips, packs: bool
 ) -> Builder:
     """Return the product by ``matmul``."""
     rows, depth, columns = shape
     source = _matrix(library, (rows, depth), specs[0].dtype, transposed[0])
     weight = _matrix(library, (depth, columns), specs[1].dtype, transposed[1])
-    result, bias = _matrix(library, (rows, columns)), _bias(library, specs, columns)
+    result = _matrix(library, (rows, columns))
+    bias = [_matrix(library, (1, columns)) for _ in specs[2:]]
     build = Builder(library, [source, weight, *bias, result])
-    packs = rows >= _MANY and not (transposed[1] and is_narrow(specs[1]))
     taken = library.free_layout((depth, columns), specs[1].dtype) if packs else weight
     made = library.kernel(
         library.lib.dnnl_matmul_primitive_desc_create,
@@ -97,12 +126,11 @@ def _matmul(
 
 
 def _inner_product(
-    library: Library,
-    specs: Sequence[Spec],
-    shape: tuple[int, int, int],
-    transposed: tuple[bool, bool],
+    library: Library, specs: Sequence[Spec], shape: Shape, transposed: Flips
 ) -> Builder:
     """Return the product as one of the three of a dense layer, (N, I) by (O, I) to (N, O)."""
+    if transposed == (True, True):
+        raise NotImplementedError("a dense layer has no such product")
     rows, depth, columns = shape
     lib, engine, null = library.lib, library.engine, library.ffi.NULL
     bias = [library.layout(s.shape, (0,)) for s in specs[2:]]
@@ -138,10 +166,6 @@ def _matrix(
     """Describe a matrix of this shape, or one whose transpose lies in memory."""
     rows, columns = shape
     return library.matrix(shape, (1, rows) if transposed else (columns, 1), dtype)
-
-
-def _bias(library: Library, specs: Sequence[Spec], columns: int) -> list[Any]:
-    return [library.matrix((1, columns), (columns, 1)) for _ in specs[2:]]
 
 
 def matmul_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
