@@ -59,11 +59,20 @@ def _xent(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     The number is 0 where that sum can be computed, so that logits are read once; else it is
     the largest logit.
     """
-    logits, labels = ins
-    check_ids(xp, "softmax_cross_entropy", labels, logits.shape[-1])
-    x, label = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    x, label = _rows_and_labels(xp, *ins)
     loss, peak, total = (o.reshape(-1) for o in outs)
     _add_exponentials(xp, x, peak, total, scratch)
+    _losses(xp, x, label, (loss, peak, total))
+
+
+def _rows_and_labels(xp: Any, logits: Any, labels: Any) -> tuple[Any, Any]:
+    check_ids(xp, "softmax_cross_entropy", labels, logits.shape[-1])
+    return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+
+
+def _losses(xp: Any, x: Any, label: Any, outs: Any) -> None:
+    """Write the loss of each row."""
+    loss, peak, total = outs
     chosen = x[xp.arange(len(label)), label] - peak
     # Of log(total) - chosen, with both large, little would be left.
     near = xp.clip(chosen, -_reach(x.dtype), _reach(x.dtype))
@@ -78,7 +87,7 @@ def _add_exponentials(xp: Any, x: Any, peak: Any, total: Any, scratch: Any) -> N
     if xp is not np:
         _add_shifted(xp, x, peak, total, scratch[0])
         return
-    ones, low, high = scratch[1], math.exp(-2 * _reach(x.dtype)), math.exp(2 * _reach(x.dtype))
+    ones = scratch[1]
     ones[...] = 1
     with np.errstate(over="ignore"):
         for rows in _spans(np, x):
@@ -86,9 +95,15 @@ def _add_exponentials(xp: Any, x: Any, peak: Any, total: Any, scratch: Any) -> N
             np.exp(x[rows], out=e)
             # A product for each row, not one for all: a row's bits are its own.
             np.vecdot(e, ones, out=total[rows])
+    _mend(x, peak, total, scratch[0])
+
+
+def _mend(x: Any, peak: Any, total: Any, scratch: Any) -> None:
+    """Write peak and total again where the sum of exponentials is not accurate."""
+    low, high = math.exp(-2 * _reach(x.dtype)), math.exp(2 * _reach(x.dtype))
     for row in np.flatnonzero(~((total > low) & (total < high))):
         one = slice(row, row + 1)
-        _add_shifted(np, x[one], peak[one], total[one], scratch[0])
+        _add_shifted(np, x[one], peak[one], total[one], scratch)
 
 
 def _add_shifted(xp: Any, x: Any, peak: Any, total: Any, scratch: Any) -> None:
@@ -100,11 +115,38 @@ def _add_shifted(xp: Any, x: Any, peak: Any, total: Any, scratch: Any) -> None:
     xp.add.reduce(e, axis=1, out=total)
 
 
+def _xent_from(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
+    """Write the same from logits, labels and the sums of the exponentials of the logits."""
+    x, label = _rows_and_labels(xp, *ins[:2])
+    loss, peak, total = (o.reshape(-1) for o in outs)
+    peak[...] = 0
+    total[...] = ins[2].reshape(-1)
+    if xp is np:
+        _mend(x, peak, total, scratch[0])
+    else:
+        _add_shifted(xp, x, peak, total, scratch[0])
+    _losses(xp, x, label, (loss, peak, total))
+
+
+def _xent_from_infer(specs: Sequence[Spec]) -> list[Spec]:
+    outs = _xent_infer(specs[:2])
+    need(specs[2] == outs[2], "softmax_cross_entropy_from", specs, "one sum for each row")
+    return outs
+
+
+def _xent_parts(inputs: Any) -> Sequence[Any]:
+    """Sum the exponentials in one fused loop, and look at the sums after it."""
+    logits, labels = inputs
+    axis = logits.ndim - 1
+    total = apply("sum", apply("exp", logits), axis=(axis,), keepdims=False)
+    return apply("softmax_cross_entropy_from", logits, labels, total)
+
+
 def _xent_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
     """Give the gradient of the loss; peak and total are hints, and nobody's result."""
     return [
-        lambda: apply("softmax_cross_entropy_grad", *inputs, *outputs[1:], given[0]),
-        None,
+        lambda: apply("softmax_cross_entropy_grad", *inputs[:2], *outputs[1:], given[0]),
+        *[None] * (len(inputs) - 1),
     ]
 
 
@@ -131,6 +173,16 @@ def _xent_grad(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     out[xp.arange(len(label)), label] -= g
 
 
+def _xent_grad_parts(inputs: Any) -> Sequence[Any]:
+    """Write it element by element: what sums the gradient can be fused with it."""
+    logits, labels, *numbers = inputs
+    peak, total, dloss = (v.reshape(*labels.shape, 1) for v in numbers)
+    classes = np.arange(logits.shape[-1], dtype=np.int32)
+    here = apply("cast", labels, dtype="int32").reshape(*labels.shape, 1)
+    given = apply("where", *tensors(apply("equal", *tensors(here, classes)), dloss, 0.0))
+    return [apply("exp", logits - peak) * (dloss / total) - given]
+
+
 def _xent_grad_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
     """Differentiate the softmax that logits, peak and total stand for, by the logits."""
     logits, labels, _, _, dloss = inputs
@@ -151,13 +203,20 @@ def _xent_grad_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
 
 register(
     Primitive(
-        "softmax_cross_entropy", "reduce", _xent_infer, _xent, _xent_vjp, scratch=_row_scratch
+        "softmax_cross_entropy", "reduce", _xent_infer, _xent, _xent_vjp,
+        scratch=_row_scratch, parts=_xent_parts,
     )
-)
+)  # fmt: skip
+register(
+    Primitive(
+        "softmax_cross_entropy_from", "reduce", _xent_from_infer, _xent_from, _xent_vjp,
+        scratch=lambda specs: [specs[0].with_shape((specs[0].shape[-1],))],
+    )
+)  # fmt: skip
 register(
     Primitive(
         "softmax_cross_entropy_grad", "normalize", _xent_grad_infer, _xent_grad,
-        _xent_grad_vjp, inplace=((0, 0),),
+        _xent_grad_vjp, inplace=((0, 0),), parts=_xent_grad_parts,
     )
 )  # fmt: skip
 

@@ -9,6 +9,7 @@ from hpctrain.graph.capture import capture
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.expand import expand
 from hpctrain.graph.marks import marked
+from hpctrain.graph.native import available
 from hpctrain.graph.passes import FUSED, optimise, own_outputs, verify
 from hpctrain.graph.plan import make_plan
 
@@ -34,7 +35,8 @@ def arrays():
 
 def run(graph, inputs):
     executor = Executor(make_plan(graph), [])
-    outs = [np.full(graph.specs[v].shape, np.nan) for v in graph.outputs]
+    specs = [graph.specs[v] for v in graph.outputs]
+    outs = [np.full(s.shape, np.nan, s.dtype) for s in specs]
     executor(inputs, outs)
     return outs
 
@@ -61,6 +63,45 @@ def test_the_parts_of_the_gradient_give_the_same_values():
     given = [x, gamma, beta, dy]
     for have, want in zip(run(apart, given), run(own_outputs(graph), given), strict=True):
         np.testing.assert_allclose(have, want, rtol=1e-11, atol=1e-11)
+
+
+def entropy_and_gradient(x, labels, dloss):
+    loss, peak, total = apply("softmax_cross_entropy", x, labels)
+    return loss, apply("softmax_cross_entropy_grad", x, labels, peak, total, dloss)
+
+
+@pytest.mark.parametrize("scale", [1, 1000])
+def test_the_parts_of_a_cross_entropy_give_the_same_values(scale):
+    rng = np.random.default_rng(2)
+    given = [rng.standard_normal((4, 5, 9)) * scale, rng.integers(9, size=(4, 5)),
+             rng.standard_normal((4, 5))]  # fmt: skip
+    graph = own_outputs(capture(entropy_and_gradient, [Spec.of(a) for a in given]))
+
+    apart = verify(expand(graph))
+
+    names = {node.row.name for node in apart.nodes}
+    assert not names & {"softmax_cross_entropy", "softmax_cross_entropy_grad"}
+    with np.errstate(over="ignore"):
+        results = [run(g, given) for g in (apart, graph)]
+    for have, want in zip(*results, strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.skipif(not available(), reason="no compiler is installed")
+def test_a_fused_cross_entropy_sums_its_gradient_in_the_same_loop():
+    rng = np.random.default_rng(3)
+    given = [rng.standard_normal((30, 70)).astype(np.float32), rng.integers(70, size=30)]
+    given.append(rng.standard_normal(30).astype(np.float32))
+    graph = capture(
+        lambda *ins: [y := entropy_and_gradient(*ins)[1], y.sum(0)], [Spec.of(a) for a in given]
+    )
+    exact = optimise(graph)
+
+    fused = optimise(graph, FUSED)
+
+    assert "sum" not in {node.row.name for node in fused.nodes}
+    for have, want in zip(run(fused, given), run(exact, given), strict=True):
+        np.testing.assert_allclose(have, want, rtol=2e-5, atol=2e-6)
 
 
 def test_the_parts_have_the_marks_of_the_whole():
