@@ -23,7 +23,7 @@ from hpctrain.ops.dnnl_program import Builder
 __all__ = ["data_program", "forward_program", "weight_program"]
 
 _TRAINING, _DIRECT = 64, 1
-_SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
+_SRC, _WEIGHTS = 1, 33
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
 _WEIGHTS_LAYOUT, _DIFF_WEIGHTS_LAYOUT = 131, 132
 _STRIDED = "brgconv_strided"
@@ -79,13 +79,9 @@ class _Convolution:
 def forward_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
     """Return ``conv``: (x, weight) or (x, weight, bias) to y."""
     conv = _Convolution(library, specs[0], specs[1], outs[0], attrs)
-    biased = len(specs) > 2
-    bias = [conv.bias] if biased else []
+    bias = [conv.bias for _ in specs[2:]]
     build = Builder(library, [conv.x, conv.weight, *bias, conv.y])
-    made = conv.forward(conv.bias if biased else library.ffi.NULL)
-    weight = build.taken(1, library.chosen(made, _WEIGHTS_LAYOUT))
-    args = [(_SRC, 0), (_WEIGHTS, weight), (_DST, build.outer - 1)]
-    build.call(made, [*args, (_BIAS, 2)] if biased else args)
+    build.layer(conv.forward(bias[0] if bias else library.ffi.NULL))
     return build
 
 

@@ -37,7 +37,7 @@ from hpctrain.ops.dnnl_program import Builder
 __all__ = ["WAYS", "dense_program", "matmul_program", "product_program"]
 
 WAYS = ("plain", "packed", "gemm")
-_SRC, _DST, _WEIGHTS, _BIAS, _WEIGHTS_LAYOUT = 1, 17, 33, 41, 131
+_SRC, _WEIGHTS = 1, 33
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS, _TRAINING = 129, 145, 161, 64
 _SMALL = 1 << 18  # multiplications; below it the call costs more than it saves
 _MANY = 512  # rows from which it pays to pack the second factor
@@ -119,9 +119,7 @@ def _matmul(
     )
     if not library.implementation(made).startswith("brg"):
         raise NotImplementedError("no better than BLAS")
-    place = build.taken(1, library.chosen(made, _WEIGHTS_LAYOUT))
-    args = [(_SRC, 0), (_WEIGHTS, place), (_DST, build.outer - 1)]
-    build.call(made, [*args, (_BIAS, 2)] if bias else args)
+    build.layer(made)
     return build
 
 
@@ -145,9 +143,10 @@ def _inner_product(
         *(engine, _TRAINING, x, weight, bias[0] if bias else null, y),
     )
     if transposed == (False, True):
-        layouts, args = [x, weight, *bias, y], [(_SRC, 0), (_WEIGHTS, 1)]
-        args += [(_BIAS, 2), (_DST, 3)] if bias else [(_DST, 2)]
-    elif transposed == (False, False):
+        build = Builder(library, [x, weight, *bias, y])
+        build.layer(made)
+        return build
+    if transposed == (False, False):
         create = lib.dnnl_inner_product_backward_data_primitive_desc_create
         made = library.kernel(create, engine, x, weight, y, made)
         layouts, args = [y, weight, x], [(_DIFF_DST, 0), (_WEIGHTS, 1), (_DIFF_SRC, 2)]

@@ -13,7 +13,8 @@ from hpctrain.ops.dnnl import Library
 __all__ = ["Bound", "Builder", "Program"]
 
 _ALIGNMENT = 64
-_FROM, _TO, _SCRATCHPAD = 1, 17, 80
+_FROM, _TO, _WEIGHTS, _BIAS, _SCRATCHPAD = 1, 17, 33, 41, 80
+_WEIGHTS_LAYOUT = 131
 _NOWHERE = -1  # the slot of which constants are part: it begins at address 0
 
 
@@ -187,6 +188,15 @@ class Builder:
     def call(self, made: Any, args: Sequence[tuple[int, int]]) -> None:
         """Add the kernel that ``made`` describes."""
         self.kernel(made)(args)
+
+    def layer(self, made: Any) -> None:
+        """Add a kernel from source, weight and maybe a bias, the caller's, to the result.
+
+        The weight is copied into the layout that the kernel has chosen.
+        """
+        weight = self.taken(1, self.library.chosen(made, _WEIGHTS_LAYOUT))
+        args = [(_FROM, 0), (_WEIGHTS, weight), (_TO, self.outer - 1)]
+        self.call(made, [*args, (_BIAS, 2)] if self.outer > 3 else args)
 
     def taken(self, slot: int, layout: Any) -> int:
         """Return ``slot``, or a copy of it in ``layout`` if that is another."""

@@ -134,16 +134,9 @@ class Products(TwoKernels):
 
     factors = 2
 
-    def __init__(
-        self,
-        infer: Callable[..., Sequence[Spec]],
-        make: Make,
-        kernel: Callable[..., None],
-        scratch: Callable[..., Sequence[Spec]],
-        ready: Callable[..., Callable[[], None]] | None = None,
-    ) -> None:
-        kernel, scratch = _widened(kernel), _widened_scratch(scratch)
-        super().__init__(infer, make, kernel, scratch, ready=ready)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._kernel, self._scratch = _widened(self._kernel), _widened_scratch(self._scratch)
 
     @property
     def columns(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hpctrain.ops.dnnl_product import dense_program, matmul_program
 from hpctrain.ops.dnnl_row import Products
 from hpctrain.ops.rules import broadcast_shapes, fit, need, tensors
 
-__all__ = ["dense", "matmul", "rows_by_weight", "rows_by_weight_scratch"]
+__all__ = ["bound_product", "dense", "matmul", "rows_by_weight", "rows_by_weight_scratch"]
 
 
 def _infer(
@@ -29,43 +29,31 @@ def _infer(
     return [wide(Spec((*batch, m, n), np.result_type(a.dtype, b.dtype)))]
 
 
-def _for_blas(xp: Any, x: Any) -> Any:
-    """Return ``x`` with strides that BLAS takes; NumPy's own loop is 50 times slower."""
+def _suits_blas(x: Any) -> bool:
+    """Return whether BLAS takes such strides; NumPy's own loop is 50 times slower."""
     rows, columns = x.strides[-2] // x.itemsize, x.strides[-1] // x.itemsize
     m, n = x.shape[-2:]
     fits = (columns == 1 and rows >= n) or (rows == 1 and columns >= m)
-    return x if fits or m == 1 or n == 1 else xp.ascontiguousarray(x)
+    return fits or m == 1 or n == 1
 
 
-def product(xp: Any, a: Any, b: Any, out: Any) -> None:
-    """Write ``a @ b``, as one product of matrices where ``b`` is one matrix."""
-    a, b = _for_blas(xp, a), _for_blas(xp, b)
-    if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous:
-        a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
-    xp.matmul(a, b, out=out)
+def bound_product(xp: Any, a: Any, b: Any, out: Any) -> Callable[[], None]:
+    """Return the call that writes ``a @ b``; for small ones all but that call is overhead."""
+    if _suits_blas(a) and _suits_blas(b):
+        return _multiplying(xp, a, b, out)
+
+    def copied() -> None:
+        fit = [x if _suits_blas(x) else xp.ascontiguousarray(x) for x in (a, b)]
+        _multiplying(xp, fit[0], fit[1], out)()
+
+    return copied
 
 
-def _product_ready(xp: Any, a: Any, b: Any, out: Any) -> Callable[[], None]:
-    """Return `product` of arrays that stay; for small ones all but the call is overhead."""
-    if _for_blas(xp, a) is not a or _for_blas(xp, b) is not b:
-        return partial(product, xp, a, b, out)
+def _multiplying(xp: Any, a: Any, b: Any, out: Any) -> Callable[[], None]:
+    """Make one product of matrices of it where ``b`` is one matrix."""
     if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous:
         a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
     return partial(xp.matmul, a, b, out)
-
-
-def _kernel(
-    xp: Any,
-    ins: Any,
-    outs: Any,
-    scratch: Any,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-) -> None:
-    a, b = ins
-    a = a.swapaxes(-1, -2) if transpose_a else a
-    b = b.swapaxes(-1, -2) if transpose_b else b
-    product(xp, a, b, outs[0])
 
 
 def _matmul_ready(
@@ -78,7 +66,11 @@ def _matmul_ready(
 ) -> Callable[[], None]:
     a, b = ins
     a = a.swapaxes(-1, -2) if transpose_a else a
-    return _product_ready(xp, a, b.swapaxes(-1, -2) if transpose_b else b, outs[0])
+    return bound_product(xp, a, b.swapaxes(-1, -2) if transpose_b else b, outs[0])
+
+
+def _matmul(xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any) -> None:
+    _matmul_ready(xp, ins, outs, scratch, **attrs)()
 
 
 def _vjp(
@@ -120,7 +112,7 @@ def _part(
     return [a[:, start:stop] if transpose_a else a[start:stop], b]
 
 
-_MATMUL = Products(_infer, matmul_program, _kernel, lambda specs, **_: [],
+_MATMUL = Products(_infer, matmul_program, _matmul, lambda specs, **_: [],
                      ready=_matmul_ready)  # fmt: skip
 
 register(Primitive("matmul", "contract", _infer, _MATMUL.kernel, _vjp, part=_part,
@@ -175,12 +167,7 @@ def _dense_scratch(specs: Sequence[Spec]) -> list[Spec]:
 
 
 def _dense(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
-    x, weight, out = ins[0], ins[1].T, outs[0]
-    if x.ndim == 1:
-        x, out = x[None], out[None]
-    product(xp, x, weight, out)
-    for bias in ins[2:]:
-        add_row(xp, out, bias, scratch[0])
+    _dense_ready(xp, ins, outs, scratch)()
 
 
 def _dense_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
@@ -197,7 +184,7 @@ def _dense_vjp(inputs: Any, outputs: Any, given: Any) -> list[Any]:
 
 def _dense_ready(xp: Any, ins: Any, outs: Any, scratch: Any) -> Callable[[], None]:
     x, out = (a[None] if a.ndim == 1 else a for a in (ins[0], outs[0]))
-    run = _product_ready(xp, x, ins[1].T, out)
+    run = bound_product(xp, x, ins[1].T, out)
     if len(ins) == 2:
         return run
     if out.size > WIDE:
