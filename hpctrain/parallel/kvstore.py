@@ -24,7 +24,7 @@ from hpctrain.parallel.keyserver import KeyServer
 from hpctrain.parallel.servedstore import ServedStore
 from hpctrain.parallel.store import KVStore
 
-__all__ = ["KVStore", "create"]
+__all__ = ["KVStore", "create", "everyone"]
 
 LOCAL = ("local", "device", "nccl")
 SYNC = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "p3")
@@ -36,6 +36,11 @@ ALLREDUCE = ("dist_sync", "dist_device_sync", "dist_sync_device", "allreduce", "
 def _world() -> world.World:
     """Start MPI once for all stores of this process that were given no group."""
     return world.start()
+
+
+def everyone() -> Group:
+    """Return all ranks, with MPI started here if it is not; the first call is collective."""
+    return _world().group
 
 
 def create(name: str = "local", group: Group | None = None, servers: int = -1) -> KVStore:

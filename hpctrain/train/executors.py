@@ -1,6 +1,6 @@
 """The executors of a module, one on each device, with a batch divided over them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from hpctrain.symbol.binding import zeros
 from hpctrain.symbol.evaluate import infer
 from hpctrain.symbol.executor import Executor
 
-__all__ = ["Executors", "label_shapes_of"]
+__all__ = ["Executors", "arrays_of", "described", "label_shapes_of"]
 
 
 class Executors:
@@ -54,22 +54,9 @@ class Executors:
     ) -> None:
         self.data, self.label = list(data), list(label)
         self.devices = list(devices)
-        described = [*data, *label]
-        arguments = symbol.list_arguments()
-        unknown = [d.name for d in data if d.name not in arguments]
-        if unknown:
-            raise ConfigError(
-                f"bind: the symbol has no argument {unknown[0]!r}, only {', '.join(arguments)}"
-            )
-        shapes = {d.name: tuple(d.shape) for d in described if d.name in arguments}
-        types = {d.name: d.dtype for d in described}
+        shapes, types = described(symbol, data, label, len(self.devices))
         self.specs, outputs = infer(symbol.heads, shapes, types)
         self._outputs = [spec for spec in outputs if spec is not None]
-        if len(self.devices) > 1 and any(desc.batch_axis for desc in data):
-            raise ConfigError(
-                f"bind: got the layout {data[0].layout!r} for several devices, needed rows "
-                "first, to divide them"
-            )
         self.executors: list[Executor] = [
             symbol.simple_bind(device, dict(requests), types, seed, **shapes)
             if shared is None
@@ -96,8 +83,8 @@ class Executors:
         self, other: Executor, symbol: Symbol, requests: Mapping[str, str], seed: int
     ) -> Executor:
         """Bind to the parameters and state of another executor."""
-        described = {desc.name for desc in (*self.data, *self.label)}
-        names = [name for name in symbol.list_arguments() if name not in described]
+        brought = {desc.name for desc in (*self.data, *self.label)}
+        names = [name for name in symbol.list_arguments() if name not in brought]
         states = symbol.list_auxiliary_states()
         for name in (*names, *states):
             known = other.arg_dict.get(name, other.aux_dict.get(name))
@@ -106,7 +93,7 @@ class Executors:
                     f"bind: got {name!r} of {self.specs[name]}, but the shared module has "
                     f"{'none' if known is None else known.spec}"
                 )
-        fresh = {name: zeros(self.specs[name], other.ctx) for name in described & {*self.specs}}
+        fresh = {name: zeros(self.specs[name], other.ctx) for name in brought & {*self.specs}}
         args = {**fresh, **{name: other.arg_dict[name] for name in names}}
         grads = {name: other.grad_dict[name] for name in names if name in other.grad_dict}
         grads |= {
@@ -125,7 +112,7 @@ class Executors:
         row : int
             The batch's first row in the batch of all ranks.
         """
-        given = self._given(batch)
+        given = arrays_of(batch, self.data, self.label, self.specs)
         self._active = []
         for executor, rows in zip(
             self.executors, self._slices(len(batch.data[0])), strict=True
@@ -137,17 +124,6 @@ class Executors:
                 self._active.append(executor)
             elif is_train:
                 executor.skip()
-
-    def _given(self, batch: DataBatch) -> dict[str, Any]:
-        """Return arrays by argument; labels that are not there are zeros."""
-        rows = len(batch.data[0])
-        pairs = [*zip(self.data, batch.data, strict=True)]
-        pairs += [*zip(self.label, batch.label or [], strict=bool(batch.label))]
-        found = {desc.name: value.array for desc, value in pairs if desc.name in self.specs}
-        for desc in self.label:
-            if desc.name not in found and desc.name in self.specs:
-                found[desc.name] = np.zeros((rows, *desc.shape[1:]), np.float32)
-        return found
 
     def _slices(self, rows: int) -> list[slice]:
         return [part(rows, i, len(self.devices)) for i in range(len(self.devices))]
@@ -200,6 +176,46 @@ class Executors:
     def aux(self, name: str) -> list[Any]:
         """Return a state on each device."""
         return [executor.aux_dict[name] for executor in self.executors]
+
+
+def described(
+    symbol: Symbol, data: Sequence[DataDesc], label: Sequence[DataDesc], parts: int = 1
+) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """Return shapes and dtypes of the arguments that a batch brings, to be cut in ``parts``.
+
+    Raises
+    ------
+    ConfigError
+        If the symbol has no such argument, or rows are not first where they are to be divided.
+    """
+    arguments = symbol.list_arguments()
+    unknown = [d.name for d in data if d.name not in arguments]
+    if unknown:
+        raise ConfigError(
+            f"bind: the symbol has no argument {unknown[0]!r}, only {', '.join(arguments)}"
+        )
+    if parts > 1 and any(desc.batch_axis for desc in data):
+        raise ConfigError(
+            f"bind: got the layout {data[0].layout!r} for several devices, needed rows "
+            "first, to divide them"
+        )
+    every = [*data, *label]
+    shapes = {d.name: tuple(d.shape) for d in every if d.name in arguments}
+    return shapes, {d.name: d.dtype for d in every}
+
+
+def arrays_of(
+    batch: DataBatch, data: Sequence[DataDesc], label: Sequence[DataDesc], known: Container[str]
+) -> dict[str, Any]:
+    """Return arrays by argument, as far as they are known; labels not there are zeros."""
+    rows = len(batch.data[0])
+    pairs = [*zip(data, batch.data, strict=True)]
+    pairs += [*zip(label, batch.label or [], strict=bool(batch.label))]
+    found = {desc.name: value.array for desc, value in pairs if desc.name in known}
+    for desc in label:
+        if desc.name not in found and desc.name in known:
+            found[desc.name] = np.zeros((rows, *desc.shape[1:]), np.float32)
+    return found
 
 
 def _empty(spec: Spec, device: Device) -> Tensor:
