@@ -113,6 +113,9 @@ class Primitive:
     rows : callable ``(**attrs) -> int or None`` or None
         Which input holds the numbers of the rows (along axis 0) of the first output that may
         differ from zero; None if any may.
+    looks_up : callable ``(**attrs) -> int or None`` or None
+        Which input holds the numbers of the rows (along axis 0) of the first input that are
+        read; None if any may.
     dense : callable ``(specs, **attrs) -> bool`` or None
         Whether inputs that are not C-contiguous are copied by each call; then a plan makes
         the copy, once.
@@ -149,6 +152,7 @@ class Primitive:
     dense: Callable[..., bool] | None = None
     parts: Callable[..., Sequence[Any]] | None = None
     rows: Callable[..., int | None] | None = None
+    looks_up: Callable[..., int | None] | None = None
     part: Callable[..., Sequence[Any] | None] | None = None
     narrow: Callable[..., Sequence[int]] | None = None
     signs: tuple[int, ...] = ()

@@ -120,7 +120,12 @@ def _take_grad_vjp(i: Any, o: Any, g: Any, axis: int, length: int) -> list[Any]:
     return [lambda: apply("take", g[0], i[1], axis=axis), None]
 
 
-register(Primitive("take", "gather", _take_infer, _take, _take_vjp))
+register(
+    Primitive(
+        "take", "gather", _take_infer, _take, _take_vjp,
+        looks_up=lambda axis: None if axis else 1,
+    )
+)  # fmt: skip
 register(
     Primitive(
         "take_grad", "gather", _take_grad_infer, add_rows, _take_grad_vjp,

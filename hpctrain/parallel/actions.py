@@ -17,7 +17,6 @@ from hpctrain.parallel.flat import Slice, joined
 from hpctrain.parallel.meter import Meter
 from hpctrain.parallel.shards import Sums
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.traded import Traded
 from hpctrain.parallel.work import (
     BAD,
     CORRECT,
@@ -193,30 +192,6 @@ class Actions:
         if self.scale.value != self._before:
             self.exchange_of.rescale(self.scale.value / self._before)
 
-    def sift(self, turn: Turn, _: int) -> None:
-        """Clip this rank's gradient, or leave it out, for no other rank asks for that."""
-        traded = self.exchange_of
-        assert isinstance(traded, Traded), "only a worker is on its own"
-        if self.scale.value != self._before:  # what is owed still has the scale of before
-            traded.rescale(self.scale.value / self._before)
-        self._skip, self._before = False, self.scale.value
-        share = traded.share(turn.number)
-        if not share:
-            return
-        grad, scale = self._sent[len(self.state.flat.riders) :], share * self._before
-        squares = sum_of_squares(grad)
-        if self.options.skip:
-            self._skip = bool(self._sent[BAD] > 0) or not math.isfinite(squares)
-            self._sent[BAD] = self._flags[turn.number] = self._skip
-            self.scale.update(good=not self._skip)
-        if self._skip:
-            grad[...] = 0
-        elif self.options.clip_norm:
-            factor = clip_scale(squares, self.options.clip_norm, 1 / scale) * scale
-            if factor < 1:
-                grad *= factor
-        traded.leave(turn.number, self._before, self._skip)
-
     def measure(self, turn: Turn, _: int) -> None:
         """Find the sum of the squares of this rank's part of the gradient."""
         riders = len(self.state.flat.riders)
@@ -240,10 +215,6 @@ class Actions:
         """Update a slice of the parameters, or this rank's part of it."""
         if not self._skip:
             self.meter.update(index, self._update, index, turn.number)
-
-    def land(self, turn: Turn, index: int) -> None:
-        """Take a slice of the parameters that servers have updated."""
-        self.meter.update(index, self.exchange_of.land, self.piece(index))
 
     def gather(self, turn: Turn, index: int) -> Any:
         """Start to fetch the parts of a slice that others have updated."""

@@ -1,12 +1,44 @@
 """Letters on their way to several workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from hpctrain.comm.letter import Letter
+from hpctrain.comm.post import Post, reply_tag
 from hpctrain.comm.request import Handle
+from hpctrain.engine import Engine
 from hpctrain.errors import LostRankError
 
-__all__ = ["Copies"]
+__all__ = ["Answers", "Copies"]
+
+
+class Answers:
+    """Lets letters leave when it is their turn: what workers need first goes first.
+
+    Parameters
+    ----------
+    post : Post
+    engine : Engine
+        Its lane ``send`` carries them.
+    lasts : bool
+        Go on when a worker has died.
+    """
+
+    def __init__(self, post: Post, engine: Engine, lasts: bool = False) -> None:
+        self._post, self._engine, self._lasts = post, engine, lasts
+
+    def leave(self, index: int, letter: Letter, workers: Sequence[int]) -> None:
+        """Send a letter about a slice to some workers."""
+        copies = Copies(letter, len(workers), self._lasts)
+        for worker in workers:
+            start = partial(self._post.send, letter, worker, reply_tag(index))
+            self._engine.push(
+                partial(copies.send, start),
+                lane="send",
+                priority=-index,
+                name=f"answer {index} to {worker}",
+                deferred=True,
+            )
 
 
 class Copies:

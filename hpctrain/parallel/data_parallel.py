@@ -39,9 +39,9 @@ from hpctrain.parallel.recipe import (
     posted_early,
     rules,
 )
-from hpctrain.parallel.rows import Table, tables
 from hpctrain.parallel.shards import parts_of_step
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.tables import Table, tables
 from hpctrain.parallel.ways import Way, plain
 from hpctrain.parallel.work import LAG, Options, StepResult, Work
 
@@ -83,6 +83,8 @@ class DataParallel:
     A step's gradient is that of the mean loss over the global batch, however it is divided.
     """
 
+    actions: type[Actions] = Actions
+
     def __init__(  # noqa: PLR0913 (the parts that meet here)
         self,
         objective: Objective,
@@ -96,10 +98,8 @@ class DataParallel:
     ) -> None:
         self.objective = objective
         self.state = state
-        self.optimizer = optimizer
-        self.schedule = schedule
-        self.engine = engine
-        self.group = group
+        self.optimizer, self.schedule = optimizer, schedule
+        self.engine, self.group = engine, group
         self.options = options or Options()
         self.stop = False  # set by whoever wants all ranks to stop
         self.step_number = 0
@@ -122,7 +122,7 @@ class DataParallel:
         if self.rules.shared_norm and self._norms is None:
             self._norms = self.group.dup()
         parts = self.optimizer, self.schedule, options, self._exchange, self.way.sums
-        self._actions = Actions(state, *parts, self._norms, self.way.log)
+        self._actions = self.actions(state, *parts, self._norms, self.way.log)
         self._bound = BoundSteps(self.objective, state, options, self.way.early(options))
 
     @property

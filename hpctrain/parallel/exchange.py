@@ -14,9 +14,11 @@ from hpctrain import backend
 from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending
 from hpctrain.comm.watched import noted, slice_names
+from hpctrain.parallel.asked import AskedRows
 from hpctrain.parallel.flat import FlatParameters, Slice
-from hpctrain.parallel.rows import RowSlices, Table
+from hpctrain.parallel.rows import RowSlices
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.tables import Table
 from hpctrain.parallel.traded import Traded
 from hpctrain.parallel.ways import Way
 from hpctrain.parallel.work import Options, Work
@@ -214,7 +216,8 @@ def exchange_by(
     sent = state.flat.grads if way.sums is None else way.sums.buffer
     names = slice_names([piece.parameters for piece in state.flat.slices], state.names)
     if way.trade is not None:
-        return Traded(way.trade, sent, state.flat, names, way.log)
+        asked = AskedRows(way.trade, sent, state.flat, found)
+        return Traded(way.trade, sent, state.flat, names, way.log, asked)
     if way.transport is None or way.transport.size == 1:
         return Alone()
     rows = RowSlices(way.rows, sent, state.flat, found) if way.rows and found else None

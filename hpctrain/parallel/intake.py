@@ -1,26 +1,18 @@
 """Gradients that come to a server: as they are, encoded, or in memory of the worker."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from hpctrain.comm.compress import Codec
-from hpctrain.comm.letter import Header, Letter
 from hpctrain.comm.wire import sum_in_order
 from hpctrain.parallel.flat import FlatParameters
 from hpctrain.parallel.near import NEAR, Near
-from hpctrain.parallel.terms import Terms
+from hpctrain.parallel.served_rows import ServedRows
+from hpctrain.parallel.terms import ROWS, Push, Terms
 
-__all__ = ["Gradient", "Intake", "Push"]
-
-
-class Push(NamedTuple):
-    """A letter with a gradient, or one that says where it lies."""
-
-    header: Header
-    source: int
-    letter: Letter
+__all__ = ["Gradient", "Intake"]
 
 
 class Intake:
@@ -36,6 +28,13 @@ class Intake:
         By slice the part of this server.
     terms : Terms
     near : Near
+    widths : mapping of int to int, optional
+        By slice of a table the length of its rows.
+
+    Attributes
+    ----------
+    coded : bool
+    rows : ServedRows
     """
 
     def __init__(
@@ -45,12 +44,14 @@ class Intake:
         spans: Sequence[tuple[int, int]],
         terms: Terms,
         near: Near,
+        widths: Mapping[int, int] | None = None,
     ) -> None:
         self._flat, self._spans, self._near = flat, spans, near
         self._sums = flat.grads if dtype == flat.dtype else np.zeros(flat.total, dtype)
         self._terms = terms
         self._codecs: list[Codec | None] = [terms.codec()]
         self.coded = self._codecs[0] is not None
+        self.rows = ServedRows(widths or {}, spans, self._sums, not near.workers)
 
     def exact(self, index: int) -> int:
         """Return how many elements at the head of a part are riders."""
@@ -64,6 +65,12 @@ class Intake:
         then the letters must stay open.
         """
         self._ride(index, pushes)
+        if index in self.rows:
+            near = [self._body(push)[0] for push in pushes if not push.header.flags & ROWS]
+            a, b = self._spans[index]
+            rows = [push for push in pushes if push.header.flags & ROWS]
+            self.rows.add_up(index, rows, [grads[a:b] for grads in near])
+            return Gradient(self._flat, self._sums, [])
         if self.coded:
             self._decode(index, pushes)
             return Gradient(self._flat, self._sums, [])

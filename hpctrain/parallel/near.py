@@ -58,6 +58,11 @@ class Near:
     def __contains__(self, rank: int) -> bool:
         return rank in self._grads
 
+    @property
+    def workers(self) -> list[int]:
+        """The workers whose buffers lie here."""
+        return list(self._grads)
+
     def reaches(self, server: int) -> bool:
         """Whether a server sees what lies here."""
         return server in self._here
@@ -69,6 +74,10 @@ class Near:
     def weights(self, rank: int) -> Flat:
         """Return the parameters of a worker, shape (total,)."""
         return self._weights[rank]
+
+    def weights_of(self, workers: Sequence[int]) -> list[Flat]:
+        """Return the parameters of those of some workers that lie here."""
+        return [self._weights[worker] for worker in workers if worker in self]
 
     def sync(self) -> None:
         """Make own writes visible, and see those of others that a letter has told of."""

@@ -15,8 +15,18 @@ from hpctrain.graph.segments import Segment
 from hpctrain.parallel.rules import Rules, rules
 
 __all__ = [
-    "Item", "Key", "Role", "Rules", "end_items", "exchange_items", "gradient_items",
-    "nothing_items", "posted_early", "rules",
+    "WANTED",
+    "Item",
+    "Key",
+    "Role",
+    "Rules",
+    "asking_items",
+    "end_items",
+    "exchange_items",
+    "gradient_items",
+    "nothing_items",
+    "posted_early",
+    "rules",
 ]  # fmt: skip
 
 Key = tuple[str, int]  # a variable of the engine: its kind and, of slices, the number
@@ -25,6 +35,7 @@ ARENA: Key = ("arena", 0)
 FLAG: Key = ("flag", 0)
 NORM: Key = ("norm", 0)
 SENT: Key = ("sent", 0)
+WANTED: Key = ("wanted", 0)
 VERDICT: Key = ("verdict", 0)
 
 
@@ -53,7 +64,7 @@ class Item(NamedTuple):
     priority: int = 0
 
 
-READERS = frozenset({"feed", "ride", "nothing", "forward", "backward", "weigh"})
+READERS = frozenset({"want", "feed", "ride", "nothing", "forward", "backward", "weigh"})
 """Verbs that read the arrays of a batch, here and in a pipeline."""
 
 
@@ -68,6 +79,20 @@ def gradients(index: int) -> Key:
 
 
 Role = Literal["part", "last", "silent"]
+
+
+def asking_items(rules: Rules) -> tuple[Item, ...]:
+    """Return the items that fetch the rows of a step, when it is known which are wanted."""
+    items: list[Item] = []
+    for index in rules.asked:
+        if rules.overlap:
+            # Behind all that the step before sends, for which servers may wait.
+            needs = (SENT, WANTED)
+            items.append(Item("ask", index, needs, (parameters(index),), "comm", True, -index))
+            items.append(Item("take", index, (), (parameters(index),)))
+        else:
+            items.append(Item("fetch", index, (WANTED,), (parameters(index),)))
+    return tuple(items)
 
 
 def gradient_items(segments: Sequence[Segment], rules: Rules, role: Role) -> tuple[Item, ...]:

@@ -42,6 +42,10 @@ class Rounds:
             return None
         return [queue.popleft() for queue in queues.values()]
 
+    def holds(self, key: int, worker: int) -> bool:
+        """Return whether a push of a worker waits for the others."""
+        return bool(self._open.get(key, {}).get(worker))
+
     @property
     def idle(self) -> bool:
         """Whether no round is open."""
@@ -109,6 +113,10 @@ class Clocks:
             if released:
                 found[key] = released
         return found
+
+    def holds(self, key: int, worker: int) -> bool:
+        """Return whether the answer to a worker is held back."""
+        return any(answer.worker == worker for answer in self._held.get(key, ()))
 
     def _released(self, key: int) -> list[Release]:
         """Take out the answers that need not wait any longer."""

@@ -37,6 +37,8 @@ class Rules:
     alone : bool
         No other rank's gradient counts for the norm and the check: they are this rank's
         business, before anything leaves.
+    asked : tuple of int
+        The slices of which rows are fetched from servers before a step.
     """
 
     order: tuple[int, ...]
@@ -49,6 +51,7 @@ class Rules:
     checked: bool = False
     served: bool = False
     alone: bool = False
+    asked: tuple[int, ...] = ()
 
     @property
     def measured(self) -> bool:

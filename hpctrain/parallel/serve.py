@@ -157,7 +157,7 @@ def serve(  # noqa: PLR0913 (the parts that meet here)
     widths = {alone[which]: width for which, width in tables.items()}
     places = place(state.flat.slices, terms.servers, widths)
     state.shard(lambda piece: places[piece.index][post.rank])
-    parts = Parts(state, optimizer, lr, options, terms, places, post, near, recorder)
+    parts = Parts(state, optimizer, lr, options, terms, places, post, near, widths, recorder)
     service = _Service(parts, post)
     server = Server(parts, engine, peers, service.orders(), wish, losses)
     words = server.run()

@@ -9,14 +9,15 @@ import numpy as np
 from hpctrain.comm.letter import Header, Letter, Op
 from hpctrain.comm.post import Post
 from hpctrain.optim import LossScale, Optimizer, Schedule, clip_scale, sum_of_squares
-from hpctrain.parallel.intake import Gradient, Intake, Push
+from hpctrain.parallel.counts import Counts
+from hpctrain.parallel.intake import Gradient, Intake
 from hpctrain.parallel.lateness import Ahead, Piece, delayed
 from hpctrain.parallel.near import NEAR, Near
 from hpctrain.parallel.news import News
 from hpctrain.parallel.placement import Places
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.tally import Tally
-from hpctrain.parallel.terms import CODED, Terms, body_bytes
+from hpctrain.parallel.terms import CODED, Push, Terms, body_bytes
 from hpctrain.parallel.told import Told
 from hpctrain.parallel.work import BAD, Options
 from hpctrain.trace import Recorder
@@ -83,11 +84,7 @@ class Parts:
         flat = state.flat
         dtype = np.dtype(np.float64 if options.shard else flat.dtype)
         self.intake = Intake(flat, dtype, self.spans, terms, near, widths)
-        self._updates = [0] * len(self.spans)
-        # Updates before the optimizer's state was made: of all slices, or of each.
-        self._before: int | None = 0
-        self._made = [0] * len(self.spans)
-        self._seen = [dict.fromkeys(self.workers, 0) for _ in self.spans]
+        self._counts = Counts(len(self.spans), self.workers)
         far = any(worker not in near for worker in self.workers)
         kept = self.intake.coded or (terms.compensation > 0 and not terms.sync and far)
         self._told = Told(flat.weights, self._listeners) if kept else None
@@ -98,10 +95,8 @@ class Parts:
 
     def start(self, step: int) -> None:
         """Go on at a step; before it every worker has made one update a step."""
-        made = 0 if self.terms.sync else step * len(self.workers)
         self.settle()
-        self._updates = [made] * len(self.spans)
-        self._seen = [dict.fromkeys(self.workers, made) for _ in self.spans]
+        self._counts.start(0 if self.terms.sync else step * len(self.workers))
         self.look_ahead()
 
     def look_ahead(self) -> None:
@@ -109,8 +104,7 @@ class Parts:
         self.ahead = None
         leads = self.optimizer.ahead() if self.terms.ahead and not self.terms.sync else None
         if leads is not None:
-            counts = zip(self._updates, self._made, strict=True)
-            made = [(updates - before) // len(self.workers) for updates, before in counts]
+            made = self._counts.of_each()
             self.ahead = Ahead(leads, self.state.optimizer, self.workers, made)
 
     def settle(self) -> None:
@@ -120,7 +114,7 @@ class Parts:
 
     def begin_anew(self) -> None:
         """Note that the optimizer's state is new."""
-        self._before, self._made = None, list(self._updates)
+        self._counts.begin_anew()
 
     def forget(self) -> None:
         """Note that all workers have these parameters, and this is the optimizer's state."""
@@ -132,10 +126,6 @@ class Parts:
     def _listeners(self) -> Any:
         return None if self.terms.sync else self.workers
 
-    def exact(self, index: int) -> int:
-        """Return how many elements at the head of a part are riders."""
-        return self.intake.exact(index)
-
     def add_up(self, index: int, pushes: Sequence[Push]) -> float:
         """Sum the gradients of all workers; return the sum of the squares of that."""
         start = perf_counter()
@@ -143,7 +133,7 @@ class Parts:
         for push in pushes:
             push.letter.close()
         a, b = self.spans[index]
-        found = sum_of_squares(self.state.flat.grads[a + self.exact(index) : b])
+        found = sum_of_squares(self.state.flat.grads[a + self.intake.exact(index) : b])
         self.tally.worked(index, start)
         return found
 
@@ -161,10 +151,8 @@ class Parts:
         factor = 1.0 / self.news.scale_of_step
         if self.clip_norm:
             factor = clip_scale(squares, self.clip_norm, factor)
-        made = version - self.scale.skipped
-        if self._before is None:
-            self._before = made
-        how = self.schedule.lr(version), made - self._before, factor
+        made = self._counts.of_state(version - self.scale.skipped)
+        how = self.schedule.lr(version), made, factor
         self._update(index, how, gradient.of, self.workers)
 
     def apply(self, index: int, push: Push, newest: int, told: Sequence[int]) -> None:
@@ -181,20 +169,20 @@ class Parts:
         """
         worker, share, version = push.source, push.header.share, push.header.version
         gradient = self.intake.gradient(index, [push])
-        if self.exact(index):
-            riders = self.state.flat.grads[: self.exact(index)]
+        if self.intake.exact(index):
+            riders = self.state.flat.grads[: self.intake.exact(index)]
             self.news.note(riders, newest)
             self.tally.skipped(worker, riders[BAD] > 0)
-        self.tally.late(index, self._updates[index] - self._seen[index][worker])
+        self.tally.late(index, self._counts.late(index, worker))
         if share > 0:
             scale = 1.0 / (share * (push.header.scale or self.scale.value))
             if self.ahead is None:
-                made = self._updates[index] - self._made[index]
+                made = self._counts.made(index)
             else:
                 made = self.ahead.step(worker, index)
             how = self.schedule.lr(version) * share, made, scale
             self._update(index, how, self._compensated(gradient, scale, worker), told, worker)
-            self._updates[index] += 1
+            self._counts.count(index)
         else:
             self.deliver(index, told)
         push.letter.close()
@@ -224,7 +212,7 @@ class Parts:
         start = perf_counter()
         state, weights, (rate, made, scale) = self.state, self.state.flat.weights, how
         shift, (first, end) = state.shift(index), self.spans[index]
-        targets, optimizer = self._near_of(told), self.optimizer
+        targets, optimizer = self.near.weights_of(told), self.optimizer
         states: Mapping[str, Any] = state.optimizer
         if self.ahead is not None:
             optimizer, states = self.ahead.optimizer, self.ahead.of(worker)
@@ -249,15 +237,11 @@ class Parts:
             )
         self.tally.worked(index, start)
 
-    def _near_of(self, workers: Sequence[int]) -> list[Any]:
-        """Return the parameters of those of some workers that share memory with this server."""
-        return [self.near.weights(worker) for worker in workers if worker in self.near]
-
     def deliver(self, index: int, workers: Sequence[int]) -> None:
         """Bring a part to the workers that share memory with this server."""
         a, b = self.spans[index]
-        a += self.exact(index)
-        for target in self._near_of(workers):
+        a += self.intake.exact(index)
+        for target in self.near.weights_of(workers):
             target[a:b] = self.state.flat.weights[a:b]
 
     def value(self, index: int, version: int, worker: int, whole: bool = False) -> Letter:
@@ -275,7 +259,7 @@ class Parts:
             Send parameters, not encoded changes.
         """
         start = perf_counter()
-        (a, b), exact, flat = self.spans[index], self.exact(index), self.state.flat
+        (a, b), exact, flat = self.spans[index], self.intake.exact(index), self.state.flat
         near = worker in self.near
         coded = self.intake.coded and not whole
         codec = self.intake.take() if coded else None
@@ -292,7 +276,7 @@ class Parts:
             letter.view(flat.dtype, b - a)[exact:] = flat.weights[a + exact : b]
             if self._told is not None:
                 self._told.whole(worker, a, b)
-        self._seen[index][worker] = self._updates[index]
+        self._counts.heard(index, worker)
         self.near.sync()
         letter.seal(
             Header(
@@ -306,13 +290,8 @@ class Parts:
 
     def rows(self, index: int, push: Push) -> Letter:
         """Return a letter with the rows that another asks for, and close that one."""
-        start, (a, b), flat = perf_counter(), self.spans[index], self.state.flat
-        found = self.intake.rows.wanted(index, push.header, push.letter, flat.weights)
-        push.letter.close()
-        letter = self.post.room(found.nbytes)
-        letter.view(flat.dtype, found.size)[:] = found
-        self._seen[index][push.source] = self._updates[index]
-        header = Header(Op.VALUE, index, push.header.version, a, b - a, flat.dtype.char)
-        letter.seal(header, self.post.debug)
+        start = perf_counter()
+        found = self.intake.rows.wanted(index, push, self.state.flat.weights, self.post)
+        self._counts.heard(index, push.source)
         self.tally.worked(index, start)
-        return letter
+        return found

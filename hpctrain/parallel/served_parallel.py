@@ -14,12 +14,14 @@ import numpy as np
 from hpctrain.autograd import Spec
 from hpctrain.errors import ConfigError
 from hpctrain.optim import Optimizer, Schedule
+from hpctrain.parallel.actions import Turn
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.debts import Debts
-from hpctrain.parallel.recipe import Rules
+from hpctrain.parallel.recipe import WANTED, Item, Rules, asking_items
+from hpctrain.parallel.served_actions import ServedActions
 from hpctrain.parallel.trade import Trade
 from hpctrain.parallel.traded import Traded
-from hpctrain.parallel.work import StepResult
+from hpctrain.parallel.work import StepResult, Work
 
 __all__ = ["ServedParallel"]
 
@@ -36,6 +38,8 @@ class ServedParallel(DataParallel):
     all of them have done since the result before, and `catch_up` gives the rest.
     """
 
+    actions = ServedActions
+
     @property
     def trade(self) -> Trade:
         """What this worker has to do with servers."""
@@ -46,14 +50,16 @@ class ServedParallel(DataParallel):
     def rules(self) -> Rules:
         """How steps are made."""
         gathered, alone = tuple(sorted(self.order)), not self.trade.terms.sync
-        return replace(super().rules, served=True, gathered=gathered, alone=alone)
+        asked = self._traded.rows.slices
+        return replace(super().rules, served=True, gathered=gathered, alone=alone, asked=asked)
 
     def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
         """Capture and plan for a shape of batch; the first time the servers begin."""
         first = not self.order
         super().prepare(inputs, targets)
         if first:
-            self.trade.open(self.state.flat, self.state.optimizer, {})
+            widths = self._traded.rows.widths
+            self.trade.open(self.state.flat, self.state.optimizer, widths)
             self.state.remote = self.trade
 
     def begin_at(self, number: int) -> None:
@@ -67,6 +73,15 @@ class ServedParallel(DataParallel):
         if found.stop and not self.trade.terms.sync:
             found = replace(found, stop=self.step_number >= self._traded.stop_at)
         return found
+
+    def _gradient(self, parts: Sequence[Work], number: int) -> list[tuple[Item, Turn]]:
+        rules, found = self.rules, []
+        if rules.asked:
+            want = Item("want", 0, (), (WANTED,))
+            found += [(want, Turn(number, part)) for part in parts if part.count]
+            nothing = Turn(number, Work((), (), 0, 0))
+            found += [(item, nothing) for item in asking_items(rules)]
+        return found + super()._gradient(parts, number)
 
     @property
     def _traded(self) -> Traded:
@@ -102,6 +117,7 @@ class ServedParallel(DataParallel):
                 "start again with another optim.clip_norm"
             )
         self.engine.wait_all()
+        self._traded.rows.flush()  # no update is to come late, and be made by other settings
         self.group.barrier()
         self.trade.change(optimizer, schedule, clip_norm)
         if optimizer is not None:
@@ -110,8 +126,14 @@ class ServedParallel(DataParallel):
         self.schedule = schedule or self.schedule
 
     def close(self, **words: Any) -> None:
-        """Let the servers end; collective over the workers."""
+        """Let the servers end; collective over the workers.
+
+        In step with the others, this worker then has the servers' parameters.
+        """
         self.engine.wait_all()
+        self._traded.rows.flush()
+        if self.trade.terms.sync:
+            self.catch_up()
         self.trade.close(**words)
         self.state.leave()
         self.trade.near.free()

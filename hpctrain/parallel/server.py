@@ -8,28 +8,25 @@ The main thread receives, because it alone knows when to end; the engine orders 
 slices.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from hpctrain.comm.group import Group
 from hpctrain.comm.inbox import Inbox
 from hpctrain.comm.letter import Letter, Op
-from hpctrain.comm.post import CONTROL, PUSH, reply_tag
+from hpctrain.comm.post import CONTROL, PUSH
 from hpctrain.comm.words import read, say
 from hpctrain.engine import Engine, LaneSpec
 from hpctrain.errors import CommError, ConfigError
-from hpctrain.parallel.answers import Copies
-from hpctrain.parallel.intake import Push
+from hpctrain.parallel.answers import Answers
 from hpctrain.parallel.losses import Losses, nobody_dies
 from hpctrain.parallel.near import NEAR
+from hpctrain.parallel.norm import Norm
 from hpctrain.parallel.rounds import Clocks, Release, Rounds
 from hpctrain.parallel.served import Parts
-from hpctrain.parallel.work import BAD
+from hpctrain.parallel.terms import ROWS, Push
 
 __all__ = ["Server", "lanes_of_server"]
 
@@ -76,17 +73,17 @@ class Server:
         losses: Losses | None = None,
     ) -> None:
         self._losses = losses or nobody_dies()
-        self.parts, self.engine, self.peers = parts, engine, peers
+        self.parts, self.engine = parts, engine
         self._post, self._orders, self._wish = parts.post, orders, wish
         self._sync = parts.terms.sync
         self._rounds = Rounds(parts.workers)
         self._clocks = Clocks(parts.workers, parts.terms.bound)
         self._slots = [engine.variable(f"slice {i}") for i in range(len(parts.spans))]
-        self._norm = engine.variable("norm")
+        self._norm = Norm(parts, engine, peers)
         self._mine = [i for i, (a, b) in enumerate(parts.spans) if a < b]
         self._summed: list[int] = []  # slices of the open round whose sum is pushed
-        self._squares = np.zeros(len(parts.spans))
-        self._figures = np.zeros((peers.size, 2))  # of each server: squares, bad ranks
+        self._asked: dict[int, list[Push]] = {}  # by slice: who waits for rows
+        self._answers = Answers(parts.post, engine, self._losses.tolerate > 0)
         self._inbox = Inbox(parts.post, PUSH, parts.recorder)
         self._begun = self._wished = False  # the steps; a stop, by this server or another
         self._words: dict[str, Any] | None = None
@@ -117,6 +114,8 @@ class Server:
         for worker in self._losses.news():
             for index, released in self._clocks.forget(worker).items():
                 self._push(self._answer_all, index, released, name="answer")
+            for index in self._asked:
+                self._answer_asked(index, worker)
 
     def _receive(self) -> bool:
         """Take in what has come; return whether anything has."""
@@ -138,7 +137,9 @@ class Server:
             )
         if header.flags & NEAR:
             self.parts.near.sync()
-        if header.op == Op.PULL:
+        if header.op == Op.PULL and header.flags & ROWS:
+            self._asked.setdefault(index, []).append(Push(header, source, letter))
+        elif header.op == Op.PULL:
             letter.close()
             self._push(self._pull, index, header.version, source, name="pull")
         elif self._sync:
@@ -151,6 +152,8 @@ class Server:
             push = Push(header, source, letter)
             newest = self._clocks.newest
             self._push(self._apply, index, push, newest, released, name="update and answer")
+        if index in self._asked:
+            self._answer_asked(index)
 
     def _part(self, index: int) -> tuple[int, int]:
         a, b = self.parts.spans[index]
@@ -189,20 +192,30 @@ class Server:
 
     def _push_judged(self, version: int) -> None:
         """Push the updates of a step that needs the norm of its whole gradient."""
-        push, norm = self.engine.push, self._norm
-        push(self._measure, [self._slots[i] for i in self._mine], (norm,), name="norm")
-        if self.peers.size > 1:
-            start = partial(self.peers.iallreduce, self._figures)
-            push(start, (), (norm,), "comm", name="share norm", deferred=True)
-        push(self._judge, (), (norm,), name="judge")
+        self._norm.push([self._slots[i] for i in self._mine])
         for index in sorted(self._mine):
-            push(
+            self.engine.push(
                 partial(self._finish, index, version),
-                (norm,),
+                (self._norm.variable,),
                 (self._slots[index],),
                 priority=-index,
                 name=f"update {index}",
             )
+        for index in self._asked:
+            self._answer_asked(index)
+
+    def _answer_asked(self, index: int, dead: int = -1) -> None:
+        """Push answers to those who ask for rows and whose own push is taken in."""
+        asked, holder = self._asked[index], self._rounds if self._sync else self._clocks
+        self._asked[index] = []
+        for push in asked:
+            if index in self._summed or holder.holds(index, push.source):
+                self._asked[index].append(push)
+            elif push.source != dead:
+                self._push(self._send_rows, index, push, name="rows")
+
+    def _send_rows(self, index: int, push: Push) -> None:
+        self._answers.leave(index, self.parts.rows(index, push), (push.source,))
 
     def _round(self, index: int, version: int, pushes: list[Push]) -> None:
         """Sum, update and answer."""
@@ -210,28 +223,12 @@ class Server:
         self._answer(index, version, tuple(self.parts.workers))
 
     def _sum(self, index: int, pushes: list[Push]) -> None:
-        self._squares[index] = self.parts.add_up(index, pushes)
-
-    def _measure(self) -> None:
-        """Put together what this server has of the norm."""
-        grads, figures = self.parts.state.flat.grads, self._figures
-        figures[:] = 0
-        bad = grads[BAD] if self.peers.rank == 0 else 0.0  # who has the riders
-        figures[self.peers.rank] = math.fsum(self._squares), bad
-
-    def _judge(self) -> None:
-        """Decide whether the step counts; the same on all servers."""
-        parts = self.parts
-        parts.news.scale_of_step = parts.scale.value
-        if parts.options.skip:
-            squares, bad = self._figures.sum(0)
-            parts.news.skip = bool(bad > 0) or not math.isfinite(squares)
-            parts.scale.update(good=not parts.news.skip)
+        self._norm.squares[index] = self.parts.add_up(index, pushes)
 
     def _finish(self, index: int, version: int) -> None:
         """Update and answer, when the norm is known."""
         if not self.parts.news.skip:
-            self.parts.update(index, version, math.fsum(self._figures[:, 0]))
+            self.parts.update(index, version, self._norm.whole)
         self._answer(index, version, tuple(self.parts.workers))
 
     def _apply(self, index: int, push: Push, newest: int, released: list[Release]) -> None:
@@ -254,23 +251,16 @@ class Server:
     ) -> None:
         """Send a part of the parameters to some workers, as soon as it is its turn."""
         near = tuple(worker for worker in workers if worker in self.parts.near)
-        for some in near, tuple(worker for worker in workers if worker not in near):
+        far = tuple(worker for worker in workers if worker not in near)
+        if index in self.parts.intake.rows and not whole:
+            far = ()  # they ask
+        for some in near, far:
             if some:
                 self._send(index, version, some, whole)
 
     def _send(self, index: int, version: int, workers: tuple[int, ...], whole: bool) -> None:
         letter = self.parts.value(index, version, workers[0], whole)
-        copies = Copies(letter, len(workers), self._losses.tolerate > 0)
-        for worker in workers:
-            self.engine.push(
-                partial(
-                    copies.send, partial(self._post.send, letter, worker, reply_tag(index))
-                ),
-                lane="send",
-                priority=-index,
-                name=f"answer {index} to {worker}",
-                deferred=True,
-            )
+        self._answers.leave(index, letter, workers)
 
     def _listen(self) -> bool:
         """Obey a letter of control, if one has come, with nothing else under way."""

@@ -2,19 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpctrain.comm.compress import Codec
+from hpctrain.comm.letter import Header, Letter
 from hpctrain.errors import ConfigError
 from hpctrain.parallel.work import Options
 
-__all__ = ["CODED", "MODES", "ROWS", "Terms", "body_bytes"]
+__all__ = ["CODED", "MODES", "ROWS", "Push", "Terms", "body_bytes"]
 
 CODED = 1  # flag of a value: an encoded change
 ROWS = 4  # flag of a push or pull: first come numbers of rows, as many as its header says
 MODES = ("sync", "async", "bounded")
+
+
+class Push(NamedTuple):
+    """A letter of a worker: a gradient, where it lies, or which rows are asked for."""
+
+    header: Header
+    source: int
+    letter: Letter
 
 
 def _plain() -> Codec | None:

@@ -57,6 +57,10 @@ class Trade:
         """Whether this worker gives the orders."""
         return self.group.rank == 0
 
+    def is_far(self, server: int) -> bool:
+        """Return whether this worker shares no memory with a server."""
+        return self.post.rank not in self.near or not self.near.reaches(server)
+
     def open(
         self, flat: FlatParameters, names: Mapping[str, Any], tables: Mapping[int, int]
     ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain import backend
+from hpctrain.comm.bundle import Bundle
 from hpctrain.comm.compress import Codec
 from hpctrain.comm.letter import Header, Letter, Op
 from hpctrain.comm.post import PUSH, reply_tag
@@ -14,6 +15,7 @@ from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending
 from hpctrain.comm.twobit import TwoBit
 from hpctrain.comm.watched import noted
+from hpctrain.parallel.asked import AskedRows
 from hpctrain.parallel.debts import Debts
 from hpctrain.parallel.flat import FlatParameters, Slice
 from hpctrain.parallel.near import NEAR
@@ -40,6 +42,8 @@ class Traded:
         Of the slices, for the report of a stall.
     log : Log or None
         Where it is noted what is under way.
+    rows : AskedRows
+        Slices of which only rows travel.
     """
 
     def __init__(
@@ -49,15 +53,15 @@ class Traded:
         flat: FlatParameters,
         names: Sequence[str],
         log: Log | None,
+        rows: AskedRows,
     ) -> None:
         self.stop_at = 0  # steps to be made in all, once a worker wishes to stop
         self._trade, self._post = trade, trade.post
         self._buffer, self._flat = buffer, flat
-        self._names, self._log = names, log
+        self._names, self._log, self.rows = names, log, rows
         self._codec: Codec | None = trade.terms.codec()
         self._landing: Codec | None = trade.terms.codec()  # used by another thread
-        near, rank = trade.near, trade.post.rank
-        self._near = [rank in near and near.reaches(s) for s in range(trade.terms.servers)]
+        self._near = [not trade.is_far(s) for s in range(trade.terms.servers)]
         self.debts = Debts(trade)
         self._shares: dict[int, float] = {}
         self._scales: dict[int, float] = {}
@@ -89,23 +93,34 @@ class Traded:
         for server, (a, b) in enumerate(self._trade.places[piece.index]):
             if a == b:
                 continue
-            part = array[a - piece.start : b - piece.start]
-            letter = self._packed(part, piece.index, a, server, number, share)
-            values.append((server, self._room(piece.index, server)))
-            tag = reply_tag(piece.index)
-            receives.append(self._post.receive(values[-1][1], server, tag))
+            if self.rows.has(piece.index, server):
+                scale = self._scales.get(number, 0.0)
+                letter = self.rows.packed(piece, server, number, share, scale)
+            else:
+                part = array[a - piece.start : b - piece.start]
+                letter = self._packed(part, piece.index, a, server, number, share)
+                values.append((server, self._room(piece.index, server)))
+                tag = reply_tag(piece.index)
+                receives.append(self._post.receive(values[-1][1], server, tag))
             sends.append(self._post.send(letter, server, PUSH))
             letters.append(letter)
+        self.rows.forget(piece.index, number)
         self._values[piece.index] = values
         self._receives[piece.index] = receives
-        pending = _Together(sends, letters)
+        pending = Bundle(sends, letters)
         return noted(pending, self._log, piece.index, self._names[piece.index])
 
     def gather(self, piece: Slice) -> Pending | None:
         """Await what comes of a slice: not before all are pushed, which servers may need."""
-        pending = _Together(self._receives.pop(piece.index), [])
+        pending = Bundle(self._receives.pop(piece.index))
         name = f"{self._names[piece.index]}, the new parameters"
         return noted(pending, self._log, ~piece.index, name)
+
+    def ask(self, piece: Slice, number: int) -> Pending | None:
+        """Ask for the rows of a slice that a step reads; `AskedRows.take` brings them there."""
+        pending, index = self.rows.ask(piece, number), piece.index
+        key = len(self._flat.slices) + 1 + index  # noted apart from the slice's other messages
+        return noted(pending, self._log, key, f"{self._names[index]}, the rows of a step")
 
     def _exact(self, index: int, server: int) -> int:
         a, b = self._trade.places[index][server]
@@ -199,11 +214,15 @@ class Traded:
             Losses, right answers and samples of other workers that were not told yet.
         """
         terms, riders = self._trade.terms, self._flat.riders
+        slices = self._flat.slices
         if terms.sync and self._codec is None:
+            slices = [slices[index] for index in self.rows.slices]
+        if not slices:
             return 0.0, 0.0, 0
+        self.rows.flush()
         self._trade.group.barrier()
         before = backend.to_host(riders).copy()
-        for piece in self._flat.slices:
+        for piece in slices:
             self._pull(piece)
         told = backend.to_host(riders).copy()
         riders[:] = backend.module_of(riders).asarray(before)
@@ -229,6 +248,8 @@ class Traded:
 
     def nbytes(self, piece: Slice) -> int:
         """Return how many bytes this rank sends for a slice."""
+        if piece.index in self.rows.slices:
+            return self.rows.nbytes(piece.index)
         return body_bytes(self._codec, piece.stop - piece.start, 0, self._buffer.dtype)
 
     def own(self, piece: Slice) -> tuple[int, int]:
@@ -238,32 +259,3 @@ class Traded:
     def rescale(self, factor: float) -> None:
         """Scale what compression owes, which is in units of the gradient."""
         self.debts.rescale(factor)
-
-
-class _Together:
-    """Messages with several servers, as one; the letters given are free at the end."""
-
-    __slots__ = ("_handles", "_letters")
-
-    def __init__(self, handles: list[Handle], letters: list[Letter]) -> None:
-        self._handles, self._letters = handles, letters
-
-    def test(self) -> bool:
-        self._handles = [handle for handle in self._handles if not handle.test()]
-        if not self._handles:
-            self._close()
-        return not self._handles
-
-    def wait(self, pause_s: float = 0.0) -> None:
-        for handle in self._handles:
-            handle.wait(pause_s)
-        self._handles = []
-        self._close()
-
-    def handles(self) -> list[Handle]:
-        return self._handles
-
-    def _close(self) -> None:
-        for letter in self._letters:
-            letter.close()
-        self._letters = []

@@ -12,8 +12,8 @@ from hpctrain.comm.compress import codec
 from hpctrain.engine import create
 from hpctrain.optim import SGD, Adam
 from hpctrain.parallel.data_parallel import DataParallel
-from hpctrain.parallel.rows import Table
 from hpctrain.parallel.state import ModelState
+from hpctrain.parallel.tables import Table
 from hpctrain.parallel.ways import connect
 from hpctrain.parallel.work import Options, Work
 
