@@ -41,11 +41,6 @@ _SRC, _WEIGHTS = 1, 33
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS, _TRAINING = 129, 145, 161, 64
 _SMALL = 1 << 18  # multiplications; below it the call costs more than it saves
 _MANY = 512  # rows from which it pays to pack the second factor
-_LARGE = 1 << 18  # elements of a second factor that is slow where it is not packed
-_COLLIDING = 1024  # elements of 4 KiB: rows of so many take each other's places in a cache
-_TALL = 4096  # more rows of a result do not fit side by side into its first level
-_SHALLOW = 256
-
 
 Shape = tuple[int, int, int]  # rows, depth, columns
 Flips = tuple[bool, bool]  # which factors lie transposed in memory
@@ -87,17 +82,20 @@ def _product(
 
 
 def _way(shape: Shape, transposed: Flips, narrow: bool) -> str:
-    """Return the best way."""
+    """Return the best way.
+
+    Fitted to the times of 2049 products of 2^21 to 2^31 multiplications: they take 1.015 times
+    the least of all ways, and 1.07 without ``gemm``. Rows of many KiB that are a power of two
+    apart take each other's places in a cache where one reads across them.
+    """
     rows, depth, columns = shape
-    if (
-        not narrow
-        and {
-            (True, False): depth <= _MANY or (rows % _COLLIDING != 0 and rows <= _TALL),
-            (False, True): rows >= _MANY and depth >= _SHALLOW and depth % _COLLIDING != 0,
-            (False, False): rows >= _MANY or depth * columns >= _LARGE,
-            (True, True): False,
-        }[transposed]
-    ):
+    good = {
+        (True, False): depth <= 256 or (rows % 1024 != 0 and rows <= 4096),
+        (False, True): rows >= 300 and columns >= 512,
+        (False, False): columns >= 96 and not (32 < rows < 128 and columns % 2048 == 0),
+        (True, True): False,
+    }
+    if good[transposed] and not narrow:
         return "gemm"
     return "packed" if rows >= _MANY and not (narrow and transposed[1]) else "plain"
 
