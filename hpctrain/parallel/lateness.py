@@ -3,8 +3,10 @@
 A gradient is late by the updates of others that were made since its worker has fetched its
 parameters: it belongs to other parameters. Where there is momentum that is worse than it
 looks. With a momentum of 0.9 one update for all workers is stable up to a curvature of
-``3.8 / lr``; a round late, and with one velocity that all workers push, up to about
-``0.1 / lr``: most of what is on the way does not know yet where it leads.
+``3.8 / lr``. With one velocity that all push in turn it is so up to ``0.15 / lr`` for three
+workers and ``0.13 / lr`` for seven, and no further with a momentum that lasts as many rounds
+(``0.9 ** (1 / workers)``, at the rate that fits it). With `Ahead` it is ``0.96 / lr`` and
+``0.79 / lr``.
 """
 
 from collections.abc import Callable, Mapping, Sequence

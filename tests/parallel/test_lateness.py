@@ -90,6 +90,26 @@ def test_a_server_adds_up_the_steps_of_workers_with_states_of_their_own(optimize
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize(("workers", "bound"), [(3, 0.96), (7, 0.79)])
+def test_late_gradients_are_borne_up_to_the_curvature_that_is_stated(workers, bound):
+    """A parabola, whose gradient each worker takes where it was after its last push."""
+
+    def ends(curvature):
+        weight, kind = np.ones(1), SGD(momentum=0.9)
+        ahead = Ahead(kind.ahead(), kind.make_state(1, np.float64), range(workers), [0])
+        had = dict.fromkeys(range(workers), 1.0)
+        for step in range(300):
+            for worker in range(workers):
+                grad = curvature * np.full(1, had[worker])
+                state, rate = ahead.of(worker), 1.0 / workers
+                ahead.optimizer.update(weight, grad, state, lr=rate, step=step)
+                had[worker] = weight[0]
+        return abs(weight[0])
+
+    assert ends(0.95 * bound) < 1e-2 < 10 < ends(1.05 * bound)
+
+
+@pytest.mark.serial
 def test_a_run_that_goes_on_begins_with_the_mean_of_all_momentum():
     """Nothing is lost of what all together were about to do."""
     with create("serial", lanes_of_server(1)) as engine:
