@@ -15,7 +15,7 @@ from hpctrain.autograd.element import Element
 from hpctrain.graph.elementary import expand
 from hpctrain.graph.instructions import TRUTHS, WIDTH, Formulas, Text, memory, suffix, vector
 
-__all__ = ["SYMBOL", "Loops", "Operand", "llvm_text"]
+__all__ = ["SYMBOL", "Loops", "NestWriter", "Operand", "llvm_text"]
 
 SYMBOL = "kernel"
 _SPAN = 8192  # elements of one partial sum along the innermost axis
@@ -80,15 +80,11 @@ def llvm_text(loops: Loops) -> str:
         ``pointers``: addresses of inputs, then results; ``sizes``: int64 for each loop, at
         least 1, the innermost last; ``strides``: int64, bytes, for each operand and loop.
     """
-    nest = _Nest(loops)
-    nest.write()
-    head = f"define void @{SYMBOL}(ptr %pointers, ptr %sizes, ptr %strides) nounwind {{"
-    declared = sorted(nest.text.declared)
-    return "\n".join([*declared, head, *nest.text.lines, "}", ""])
+    return NestWriter(loops).module()
 
 
-class _Nest:
-    """Writes the loops; ``%b{k}.{d}`` points to operand k inside of d loops."""
+class NestWriter:
+    """Writes the loops, the innermost of which may be of any length."""
 
     def __init__(self, loops: Loops) -> None:
         self.loops = loops
@@ -96,10 +92,17 @@ class _Nest:
         self.formulas = [expand(x) for x, _ in loops.results]
         self.sums = loops.accumulators()
 
+    def module(self) -> str:
+        """Return the module; see `llvm_text`."""
+        self.write()
+        head = f"define void @{SYMBOL}(ptr %pointers, ptr %sizes, ptr %strides) nounwind {{"
+        return "\n".join([*sorted(self.text.declared), head, *self.text.lines, "}", ""])
+
     def _argument(self, array: str, index: int, kind: str = "i64") -> str:
         return self.text.let(f"load {kind}, ptr {self.text.at(array, str(8 * index))}")
 
     def write(self) -> None:
+        """Write the function's lines."""
         text, ndim, operands = self.text, self.loops.ndim, self.loops.operands
         text.label("entry")
         pointers = [self._argument("%pointers", k, "ptr") for k in range(len(operands))]
@@ -110,10 +113,10 @@ class _Nest:
         ]
         self.whole = text.let(f"and i64 {self.sizes[-1]}, {-WIDTH}")
         self.left = text.let(f"sub i64 {self.sizes[-1]}, {self.whole}")
-        self._nest(0, pointers)
+        self.nest(0, pointers)
         text.line("ret void")
 
-    def _nest(self, depth: int, pointers: Sequence[str]) -> None:
+    def nest(self, depth: int, pointers: Sequence[str]) -> None:
         """Write the loop at ``depth`` and all inside of it."""
         if depth == self.loops.ndim - 1:
             self._innermost(pointers)
@@ -125,7 +128,7 @@ class _Nest:
         text.label(f"loop{depth}")
         text.line(f"{i} = phi i64 [ 0, %pre{depth} ], [ {i}.next, %latch{depth} ]")
         offsets = [text.let(f"mul i64 {i}, {strides[depth]}") for strides in self.strides]
-        self._nest(depth + 1, [text.at(p, o) for p, o in zip(pointers, offsets, strict=True)])
+        self.nest(depth + 1, [text.at(p, o) for p, o in zip(pointers, offsets, strict=True)])
         text.line(f"br label %latch{depth}")
         text.label(f"latch{depth}")
         text.line(f"{i}.next = add i64 {i}, 1")
@@ -139,7 +142,7 @@ class _Nest:
         text, inputs = self.text, self.loops.inputs
         self.pointers = pointers
         self.fixed = {
-            k: self._spread(pointers[k], operand.dtype)
+            k: self.spread(pointers[k], operand.dtype)
             for k, operand in enumerate(inputs)
             if operand.step == 0
         }
@@ -220,7 +223,8 @@ class _Nest:
             dtype = self._result(k).dtype
             text.store(text.at(self.pointers[count + k], i, memory(dtype)), value, dtype, mask)
 
-    def _spread(self, pointer: str, dtype: str) -> str:
+    def spread(self, pointer: str, dtype: str) -> str:
+        """Load one element, and return a vector of it."""
         kind = memory(dtype)
         wide = self.text.splat(self.text.let(f"load {kind}, ptr {pointer}"), kind)
         return self.text.truth(wide, dtype)

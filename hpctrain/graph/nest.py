@@ -15,6 +15,7 @@ import numpy as np
 
 from hpctrain.autograd import Spec
 from hpctrain.graph.codegen import Loops, Operand, llvm_text
+from hpctrain.graph.codegen_rows import rows_text, short_rows
 from hpctrain.graph.instructions import WIDTH
 from hpctrain.graph.native import Compiled, cache_directory, compile_text
 from hpctrain.graph.threads import Call, threads, together
@@ -82,6 +83,7 @@ class Nest:
             ),
             summed=tuple(r.axes is not None for r in work.results),
         )
+        self.rows = short_rows(self.loops, self.sizes, steps)
         self.strides = [
             [step * o.spec.dtype.itemsize for step in s]
             for o, s in zip(operands, steps, strict=True)
@@ -112,7 +114,8 @@ class Nest:
     @functools.cached_property
     def compiled(self) -> Compiled:
         """The kernel, compiled or loaded when it is first asked for."""
-        return compile_text(llvm_text(self.loops), cache_directory())
+        text = llvm_text(self.loops) if self.rows is None else rows_text(self.rows)
+        return compile_text(text, cache_directory())
 
     def bind(
         self, ins: Sequence[Any], outs: Sequence[Any], scratch: Sequence[Any]

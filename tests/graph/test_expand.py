@@ -130,3 +130,22 @@ def test_a_graph_without_such_operations_stays_as_it_is():
     graph = capture(lambda x: ops.exp(x) + 1.0, [Spec((3,), F8)])
 
     assert expand(graph).nodes == graph.nodes
+
+
+@pytest.mark.parametrize("kind", ["far", "first image apart", "one image"])
+def test_statistics_in_one_pass_keep_their_digits(kind):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((1 if kind == "one image" else 32, 8, 8, 16)).astype(np.float32)
+    x += 100
+    if kind == "first image apart":
+        x[0] = 0
+    inputs = [x, np.ones(16, np.float32), np.zeros(16, np.float32)]
+    graph = optimise(capture(layer, [Spec.of(a) for a in inputs]), FUSED)
+    assert "batch_norm" not in {node.row.name for node in graph.nodes}
+
+    _, mean, var = run(graph, inputs)
+
+    exact = x.astype(np.float64)
+    np.testing.assert_allclose(mean, exact.mean((0, 1, 2)), rtol=1e-6)
+    limit = 1e-4 if kind == "first image apart" else 2e-6  # 32 times as much
+    np.testing.assert_allclose(var, exact.var((0, 1, 2)), rtol=limit)
