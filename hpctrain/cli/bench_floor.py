@@ -1,7 +1,7 @@
 """The least time that a training step can take on this machine, by shapes and measurements.
 
 Products and convolutions count at the best rate that any kernel here reaches for their shapes,
-alone and again and again: NumPy's BLAS and oneDNN, as they lie, packed in the call and packed
+alone and again and again: NumPy's BLAS and the ways of oneDNN, packed in the call and packed
 before; for images oneDNN's kernel for channels that lie last. Every other kernel of the plan,
 which is fused, has to move its inputs and outputs once, and the update three arrays of
 parameters in and two out, at the rate of a copy of as many bytes.
