@@ -13,9 +13,14 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
+from hpctrain.autograd.narrow import is_narrow, wide
 from hpctrain.errors import ShapeError
 from hpctrain.ops.dnnl_attention import attention_grad_program, attention_program
-from hpctrain.ops.dnnl_row import TwoKernels
+from hpctrain.ops.dnnl_narrow_attention import (
+    narrow_attention_grad_program,
+    narrow_attention_program,
+)
+from hpctrain.ops.dnnl_row import Products
 from hpctrain.ops.scores import average, block_scratch, pull_back
 
 __all__ = ["attention", "self_attention"]
@@ -212,7 +217,7 @@ def _part_specs(qkv: Spec, heads: int) -> list[Spec]:
 
 
 def _self_infer(specs: Sequence[Spec], *, heads: int, **attrs: Any) -> list[Spec]:
-    (qkv,) = specs
+    qkv = wide(specs[0])
     _, saved = _infer(_part_specs(qkv, heads), **attrs)
     return [qkv.with_shape((*qkv.shape[:2], qkv.shape[2] // 3)), saved]
 
@@ -238,9 +243,9 @@ def _self_vjp(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> list[
 def _self_grad_infer(specs: Sequence[Spec], **attrs: Any) -> list[Spec]:
     dy, qkv, _ = specs
     (y, _) = _self_infer([qkv], **attrs)
-    if dy != y:
-        raise ShapeError(f"self_attention_grad: got a cotangent {dy}, needed {y}")
-    return [qkv]
+    if wide(dy) != y or dy.dtype != qkv.dtype:
+        raise ShapeError(f"self_attention_grad: got a cotangent {dy} for {qkv}, needed {y}")
+    return [wide(qkv)]
 
 
 def _self_grad_scratch(specs: Sequence[Spec], *, heads: int, **attrs: Any) -> list[Spec]:
@@ -269,9 +274,20 @@ def _self_grad_vjp(
 register(Primitive("attention", "contract", _infer, _kernel, _vjp, scratch=_scratch))
 register(Primitive("attention_grad", "contract", _grad_infer, _grad_kernel, _grad_vjp,
                    scratch=_grad_scratch))  # fmt: skip
-_SELF = TwoKernels(_self_infer, attention_program, _self_kernel, _self_scratch)
-_SELF_GRAD = TwoKernels(_self_grad_infer, attention_grad_program, _self_grad_kernel,
-                        _self_grad_scratch)  # fmt: skip
+
+
+def _program(library: Any, specs: Any, outs: Any, attrs: Any) -> Any:
+    make = narrow_attention_program if is_narrow(specs[0]) else attention_program
+    return make(library, specs, outs, attrs)
+
+
+def _grad_program(library: Any, specs: Any, outs: Any, attrs: Any) -> Any:
+    make = narrow_attention_grad_program if is_narrow(specs[0]) else attention_grad_program
+    return make(library, specs, outs, attrs)
+
+
+_SELF = Products(_self_infer, _program, _self_kernel, _self_scratch, factors=1)
+_SELF_GRAD = Products(_self_grad_infer, _grad_program, _self_grad_kernel, _self_grad_scratch)
 register(Primitive("self_attention", "contract", _self_infer, _SELF.kernel, _self_vjp,
                    **_SELF.columns))  # fmt: skip
 register(Primitive("self_attention_grad", "contract", _self_grad_infer, _SELF_GRAD.kernel,

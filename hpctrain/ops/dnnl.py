@@ -166,7 +166,7 @@ class Library:
         lib.dnnl_primitive_attr_set_scratchpad_mode(attr, _USER_SCRATCHPAD)
         chain = self.make(lib.dnnl_post_ops_create, destroy=lib.dnnl_post_ops_destroy)
         if adds:
-            lib.dnnl_post_ops_append_sum(chain, 1.0, 0, DTYPES["float32"])
+            lib.dnnl_post_ops_append_sum(chain, 1.0, 0, 0)  # as what is there
         if function is not None:
             lib.dnnl_post_ops_append_eltwise(chain, function, 0.0, 0.0)
         lib.dnnl_primitive_attr_set_post_ops(attr, chain)
@@ -203,11 +203,11 @@ class Library:
         found, _, of = self.implementation(made).partition(":")
         return made if of == cpu and not found.startswith(_SLOW) else None
 
-    def reorder(self, source: Any, target: Any) -> Any:
+    def reorder(self, source: Any, target: Any, attr: Any = None) -> Any:
         """Return a description of the kernel that copies one layout into another."""
         return self.make(
             self.lib.dnnl_reorder_primitive_desc_create,
-            *(source, self.engine, target, self.engine, self.attr),
+            *(source, self.engine, target, self.engine, attr or self.attr),
             destroy=self.lib.dnnl_primitive_desc_destroy,
         )
 

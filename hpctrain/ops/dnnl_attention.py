@@ -20,7 +20,7 @@ from hpctrain.autograd import Spec
 from hpctrain.ops.dnnl import Library
 from hpctrain.ops.dnnl_program import Builder
 
-__all__ = ["attention_grad_program", "attention_program"]
+__all__ = ["Attention", "Block", "attention_grad_program", "attention_program", "columns"]
 
 _SRC, _DST, _WEIGHTS, _SECOND, _DIFF_SRC, _DIFF_DST = 1, 17, 33, 2, 129, 145
 _TRAINING, _INFERENCE = 64, 96
@@ -33,7 +33,7 @@ _SMALL = 16  # steps or width below which a product is not worth a call
 _SIZE = 4
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Queries ``start`` to ``stop`` of every sequence, and how many keys they see."""
 
     start: int
@@ -42,6 +42,7 @@ class _Block(NamedTuple):
 
     @property
     def rows(self) -> int:
+        """How many queries."""
         return self.stop - self.start
 
 
@@ -58,7 +59,7 @@ class _Place(NamedTuple):
         return _SIZE * ((b * self.steps + t) * self.width + self.first)
 
 
-class _Attention:
+class Attention:
     """Sizes, layouts and kernels that both directions share."""
 
     def __init__(self, library: Library, qkv: Spec, attrs: Any) -> None:
@@ -69,8 +70,7 @@ class _Attention:
         stops = [*range(_ROWS, self.steps, _ROWS), self.steps]
         starts = [0, *stops[:-1]]
         self.blocks = [
-            _Block(a, b, b if causal else self.steps)
-            for a, b in zip(starts, stops, strict=True)
+            Block(a, b, b if causal else self.steps) for a, b in zip(starts, stops, strict=True)
         ]
         if min(self.steps, self.head) < _SMALL:
             raise NotImplementedError("too small to pay")
@@ -109,7 +109,7 @@ class _Attention:
         layout = self.form(span[1] - span[0], place.width, flipped)
         return build.part(place.slot, layout, place.at(b, span[0]))
 
-    def scores(self, block: _Block, flipped: bool = False) -> Any:
+    def scores(self, block: Block, flipped: bool = False) -> Any:
         """Describe the scores of a block, (H, rows, seen), or their transposes."""
         shape = self.heads, block.rows, block.seen
         strides = block.rows * block.seen, block.seen, 1
@@ -130,11 +130,11 @@ class _Attention:
         lib.dnnl_primitive_attr_set_post_ops(attr, chain)
         return attr
 
-    def rows_of_all(self, block: _Block) -> Any:
+    def rows_of_all(self, block: Block) -> Any:
         """Describe the scores of a block of all heads as rows."""
         return self.library.layout((self.heads * block.rows, block.seen), (0, 1))
 
-    def softmax(self, block: _Block, which: int) -> Any:
+    def softmax(self, block: Block, which: int) -> Any:
         """Describe softmax, or its logarithm, over the rows of a block of all heads."""
         library, rows = self.library, self.rows_of_all(block)
         create = library.lib.dnnl_softmax_forward_primitive_desc_create
@@ -147,13 +147,13 @@ class _Attention:
         given = (_INFERENCE, which, layout, layout, alpha, 0.0)
         return library.kernel(create, library.engine, *given)
 
-    def averaging(self, block: _Block) -> Any:
+    def averaging(self, block: Block) -> Any:
         """Describe the product of probabilities and values."""
         width = self.heads * self.head
         values, out = self.form(block.seen, 3 * width), self.form(block.rows, width)
         return self.product(self.scores(block), values, out)
 
-    def scoring(self, build: Builder, block: _Block, rooms: tuple[int, int]) -> Any:
+    def scoring(self, build: Builder, block: Block, rooms: tuple[int, int]) -> Any:
         """Add what makes the scores of a block; return what calls it.
 
         ``rooms`` are where they go, seen for each head and as rows of all.
@@ -169,7 +169,7 @@ class _Attention:
 
         return both
 
-    def hiding(self, build: Builder, block: _Block, rows: int) -> Callable[[], None]:
+    def hiding(self, build: Builder, block: Block, rows: int) -> Callable[[], None]:
         """Return what adds the call that hides keys from the queries of all heads."""
         if not self.causal:
             return lambda: None
@@ -189,7 +189,7 @@ def _turned(shape: Sequence[int], strides: Sequence[int]) -> tuple[Any, Any]:
 
 def attention_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
     """Return ``self_attention``: qkv to (y, saved)."""
-    it = _Attention(library, specs[0], attrs)
+    it = Attention(library, specs[0], attrs)
     build = Builder(library, [it.dense, it.narrow, it.saved])
     flat = library.layout((it.batch * it.heads * it.steps,), (0,))
     first = build.slot(flat)  # the first score of each row, less its logarithm of softmax
@@ -203,13 +203,13 @@ def attention_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Bu
     return build
 
 
-def _average_block(it: _Attention, build: Builder, block: _Block, own: tuple[int, int]) -> None:
+def _average_block(it: Attention, build: Builder, block: Block, own: tuple[int, int]) -> None:
     """Add what one block of queries needs: scores, softmax, the average of the values."""
     (first, room), (q, k, v), y = own, it.parts(0), it.whole(1)
     scores = build.part(room, it.scores(block), 0)
     rows = build.part(room, it.rows_of_all(block), 0)
     score = it.scoring(build, block, (scores, rows))
-    column, keep = _columns(it, block)
+    column, keep = columns(it, block)
     corner = build.part(room, column, 0)
     take = build.kernel(it.library.reorder(column, keep))
     softmax = build.kernel(it.softmax(block, _LOG_SOFTMAX))
@@ -227,7 +227,7 @@ def _average_block(it: _Attention, build: Builder, block: _Block, own: tuple[int
         average([(_SRC, scores), (_WEIGHTS, values), (_DST, out)])
 
 
-def _columns(it: _Attention, block: _Block) -> tuple[Any, Any]:
+def columns(it: Attention, block: Block) -> tuple[Any, Any]:
     """Describe the first score of each row of a block, and the place of such numbers."""
     shape = it.heads, block.rows
     matrix = it.library.matrix
@@ -239,7 +239,7 @@ def attention_grad_program(library: Library, specs: Any, outs: Any, attrs: Any) 
 
     Blocks go backwards: the last one sees all keys and sets their gradients, the others add.
     """
-    it = _Attention(library, specs[1], attrs)
+    it = Attention(library, specs[1], attrs)
     build = Builder(library, [it.narrow, it.dense, it.saved, it.dense])
     largest = it.rows_of_all(max(it.blocks, key=lambda b: b.rows * b.seen))
     rooms = build.slot(largest), build.slot(largest)
@@ -248,7 +248,7 @@ def attention_grad_program(library: Library, specs: Any, outs: Any, attrs: Any) 
     return build
 
 
-def _pull_block(it: _Attention, build: Builder, block: _Block, rooms: tuple[int, int]) -> None:
+def _pull_block(it: Attention, build: Builder, block: Block, rooms: tuple[int, int]) -> None:
     """Add what one block of queries gives to the gradients."""
     dy, (q, k, v), (dq, dk, dv) = it.whole(0), it.parts(1), it.parts(3)
     p, ds = (build.part(room, it.scores(block), 0) for room in rooms)
@@ -271,7 +271,7 @@ def _pull_block(it: _Attention, build: Builder, block: _Block, rooms: tuple[int,
         kernels["dk"]([(_SRC, ds_flipped), (_WEIGHTS, queries), (_DST, to)])
 
 
-def _pulling(it: _Attention, build: Builder, block: _Block) -> dict[str, Any]:
+def _pulling(it: Attention, build: Builder, block: Block) -> dict[str, Any]:
     """Add the kernels of the gradient of a block; return what calls them."""
     library, width = it.library, it.heads * it.head
     scores, flipped, rows = it.scores(block), it.scores(block, True), it.rows_of_all(block)

@@ -130,12 +130,11 @@ class TwoKernels:
 
 
 class Products(TwoKernels):
-    """The columns of a row whose first two inputs are multiplied: they may be bfloat16."""
+    """The columns of a row whose first inputs, two at first, may be bfloat16."""
 
-    factors = 2
-
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *given: Any, factors: int = 2, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.factors = factors
         self._kernel, self._scratch = _widened(self._kernel), _widened_scratch(self._scratch)
 
     @property

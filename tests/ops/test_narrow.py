@@ -124,6 +124,46 @@ def test_gradients_of_recurrent_layers_give_what_numpy_gives(name):
         np.testing.assert_allclose(have, want, rtol=0, atol=2e-3 * max(1, np.abs(want).max()))
 
 
+def averages(qkv, heads, causal, scale):
+    """Return what `self_attention` gives, in float64."""
+    b, t, width = qkv.shape
+    parts = qkv.astype(np.float64).reshape(b, t, 3, heads, -1).transpose(2, 0, 3, 1, 4)
+    q, k, v = parts
+    scores = q @ k.swapaxes(2, 3) * scale
+    if causal:
+        scores = np.where(np.tri(t, dtype=bool), scores, -np.inf)
+    top = scores.max(axis=3, keepdims=True)
+    saved = top + np.log(np.exp(scores - top).sum(axis=3, keepdims=True))
+    y = np.exp(scores - saved) @ v
+    return y.transpose(0, 2, 1, 3).reshape(b, t, width // 3), saved[..., 0]
+
+
+@given(
+    st.integers(1, 3), st.integers(16, 140), st.integers(1, 4), st.integers(16, 40),
+    st.booleans(), st.integers(0, 9),
+)  # fmt: skip
+@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+def test_attention_gives_what_numpy_gives(batch, steps, heads, width, causal, seed):
+    """To what rounding of probabilities and of the gradients of scores makes of it."""
+    inner = heads * width
+    shapes = (batch, steps, 3 * inner), (batch, steps, inner)
+    qkv, dy = rounded(*normal(seed, *shapes))
+    attrs = {"heads": heads, "causal": causal, "scale": width**-0.5}
+    specs = [Spec(s, F4) for s in (*shapes[::-1], (batch, heads, steps))]
+    assert primitive("self_attention").narrow([specs[1]], **attrs) == range(1)
+    assert primitive("self_attention_grad").narrow(specs, **attrs) == range(2)
+
+    y, saved = run("self_attention", [qkv], **attrs)
+    (grad,) = run("self_attention_grad", [dy, qkv, saved], **attrs)
+
+    wanted = averages(qkv, heads, causal, attrs["scale"])
+    with kernels("numpy"):
+        wanted += tuple(run("self_attention_grad", [dy, qkv, saved], **attrs))
+    for have, want, limit in zip((y, saved, grad), wanted, (6e-3, 1e-5, 6e-3), strict=True):
+        assert have.dtype == F4
+        np.testing.assert_allclose(have, want, rtol=0, atol=limit * np.abs(want).max())
+
+
 def test_weights_that_meet_padding_alone_have_no_gradient():
     """The library's kernel for AMX does not write them."""
     x, dy = normal(1, (1, 2, 40), (1, 1, 50))
