@@ -35,6 +35,7 @@ int dnnl_primitive_attr_destroy(void *attr);
 int dnnl_post_ops_create(void **chain);
 int dnnl_post_ops_append_sum(void *chain, float scale, int32_t zero_point, int dtype);
 int dnnl_post_ops_append_eltwise(void *chain, int alg, float alpha, float beta);
+int dnnl_post_ops_append_binary(void *chain, int alg, const void *other);
 int dnnl_post_ops_destroy(void *chain);
 int dnnl_matmul_primitive_desc_create(void **made, void *engine, const void *src,
     const void *weights, const void *bias, const void *dst, const void *attr);

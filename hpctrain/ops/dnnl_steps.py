@@ -30,10 +30,12 @@ from hpctrain.autograd.narrow import is_narrow, narrowed
 from hpctrain.ops.dnnl import Library, library
 from hpctrain.ops.dnnl_program import Bound, Builder, Program
 
-__all__ = ["Piece", "StepProduct", "plain_factors", "whole"]
+__all__ = ["Piece", "StepProduct", "half_angles", "plain_factors", "whole"]
 
 _SRC, _DST, _WEIGHTS, _BIAS, _WEIGHTS_LAYOUT = 1, 17, 33, 41, 131
 _FUNCTIONS = {"": None, "tanh": 0x21, "sigmoid": 0x29}
+_ADD, _MULTIPLY, _OTHER = 0x1FFF0, 0x1FFF1, 2
+_AFTER = 32768  # argument of the first function after a product; the second has twice as much
 _SMALL = 1 << 16  # multiplications in a step; below it calls cost more than they save
 _ITEM = np.dtype(np.float32).itemsize  # of results
 
@@ -54,8 +56,8 @@ class Piece:
         Which of the results of a step.
     adds : bool
         Whether the product is added to what is there.
-    function : {"", "sigmoid", "tanh"}
-        Applied to the sum.
+    function : {"", "sigmoid", "tanh", "gates"}
+        Applied to the sum; ``gates``: those of an LSTM, side by side.
     """
 
     start: int
@@ -176,13 +178,49 @@ def _build(
     lead = len(build.calls)
     for i, kernel in enumerate(made):
         args = [(_SRC, taken), (_WEIGHTS, packed[i]), (_DST, first + 1 + i)]
-        build.call(kernel, [*args, (_BIAS, count + i)] if biases else args)
+        args += [(_BIAS, count + i)] if biases else []
+        if pieces[i].function == "gates":
+            args += _gate_rows(build, columns, pieces[i].adds)
+        build.call(kernel, args)
     return build.program(threads), packs, lead
 
 
-def whole(columns: int, adds: bool = False) -> Sequence[Piece]:
+def whole(columns: int, adds: bool = False, function: str = "") -> Sequence[Piece]:
     """Leave a product in one piece."""
-    return [Piece(0, columns, columns, adds=adds)]
+    return [Piece(0, columns, columns, adds=adds, function=function)]
+
+
+def half_angles(scale: Any, shift: Any) -> None:
+    """Set the rows with which one tanh serves all: sigmoid(x) = tanh(x / 2) / 2 + 1 / 2."""
+    width = scale.size // 4
+    scale[...] = shift[...] = 0.5
+    scale[2 * width : 3 * width] = 1
+    shift[2 * width : 3 * width] = 0
+
+
+def _gates(found: Library, columns: int, adds: bool) -> Any:
+    """Return attributes of a product of which one kernel makes all gates of an LSTM."""
+    lib, row = found.lib, found.matrix((1, columns), (columns, 1))
+    attr = found.attributes(False, None)
+    chain = found.make(lib.dnnl_post_ops_create, destroy=lib.dnnl_post_ops_destroy)
+    if adds:
+        lib.dnnl_post_ops_append_sum(chain, 1.0, 0, 0)
+    lib.dnnl_post_ops_append_binary(chain, _MULTIPLY, row)
+    lib.dnnl_post_ops_append_eltwise(chain, _FUNCTIONS["tanh"], 0.0, 0.0)
+    lib.dnnl_post_ops_append_binary(chain, _MULTIPLY, row)
+    lib.dnnl_post_ops_append_binary(chain, _ADD, row)
+    lib.dnnl_primitive_attr_set_post_ops(attr, chain)
+    return attr
+
+
+def _gate_rows(build: Builder, columns: int, adds: bool) -> list[tuple[int, int]]:
+    """Add the rows that the functions of `_gates` take; return them as arguments."""
+    layout = build.library.matrix((1, columns), (columns, 1))
+    scale, shift = (np.empty(columns, np.float32) for _ in range(2))
+    half_angles(scale, shift)
+    slots = {0: build.constant(layout, scale), 2: build.constant(layout, scale)}
+    slots[3] = build.constant(layout, shift)
+    return [(_AFTER * (place + adds + 1) | _OTHER, slot) for place, slot in slots.items()]
 
 
 def plain_factors(weight: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -199,7 +237,10 @@ def plain_factors(weight: Any) -> tuple[Any, Callable[[Any], Any]]:
 def _describe(found: Library, layouts: Sequence[Any], bias: Any, piece: Piece) -> Any:
     """Describe the kernel of a piece."""
     source, weight, result = layouts
-    attr = found.attributes(piece.adds, _FUNCTIONS[piece.function])
+    if piece.function == "gates":
+        attr = _gates(found, piece.width, piece.adds)
+    else:
+        attr = found.attributes(piece.adds, _FUNCTIONS[piece.function])
     create = found.lib.dnnl_matmul_primitive_desc_create
     return found.kernel(create, found.engine, source, weight, bias, result, attr=attr)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpctrain.autograd import Spec
 from hpctrain.autograd.narrow import NARROW
-from hpctrain.ops.dnnl_steps import Piece, StepProduct, plain_factors, whole
+from hpctrain.ops.dnnl_steps import Piece, StepProduct, half_angles, plain_factors, whole
 from hpctrain.ops.linalg import rows_by_weight, rows_by_weight_scratch
 
 __all__ = [
@@ -52,7 +52,9 @@ def _gate_pieces(columns: int) -> Sequence[Piece]:
 
 GATES = StepProduct(True, True, _gate_pieces)
 BACK = StepProduct(False, False, halves)
-NARROW_GATES = StepProduct(True, True, functools.partial(whole, adds=True), NARROW)
+NARROW_GATES = StepProduct(
+    True, True, functools.partial(whole, adds=True, function="gates"), NARROW
+)
 NARROW_BACK = StepProduct(False, False, whole, NARROW)
 
 
@@ -77,8 +79,11 @@ def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     state = scratch[0]
     flat = gates.reshape(x.shape[0] * x.shape[1], w_x.shape[0])
     rows_by_weight(xp, x.reshape(flat.shape[0], x.shape[2]), w_x, flat, scratch[4:])
-    step = GATES.ready(xp, h.shape[0], w_h, bias, scratch[-1])
-    if step is None:
+    for product in (GATES, NARROW_GATES):
+        step = product.ready(xp, h.shape[0], w_h, bias, scratch[-1])
+        if step is not None:
+            break
+    else:
         step = _gate_step(xp, w_h, bias, scratch)
     h = xp.ascontiguousarray(h)
     for t in range(x.shape[0]):
@@ -97,13 +102,11 @@ def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
 def _gate_step(xp: Any, w_h: Any, bias: Any, scratch: Any) -> Callable[..., None]:
     """Return the function that turns the products of the input into gates, in place."""
     product, scale, shift = scratch[1:4]
-    _half_angles(scale, shift)
-    add = NARROW_GATES.ready(xp, product.shape[0], w_h, bias, scratch[-1])
-    if add is None:
-        add = functools.partial(_add_product, xp, plain_factors(w_h), bias, product)
+    half_angles(scale, shift)
+    factors = plain_factors(w_h)
 
     def step(h: Any, gates: Any) -> None:
-        add(h, gates)
+        _add_product(xp, factors, bias, product, h, gates)
         xp.multiply(gates, scale, out=gates)
         xp.tanh(gates, out=gates)
         xp.multiply(gates, scale, out=gates)
@@ -175,14 +178,6 @@ def thin_product(xp: Any, a: Any, weight: Any, out: Any) -> None:
         return
     pieces = weight.reshape(-1, piece, depth).transpose(0, 2, 1)
     xp.matmul(a, pieces, out=out.reshape(count, -1, piece).transpose(1, 0, 2))
-
-
-def _half_angles(scale: Any, shift: Any) -> None:
-    """Set the rows with which one tanh serves all: sigmoid(x) = tanh(x / 2) / 2 + 1 / 2."""
-    width = scale.size // 4
-    scale[...] = shift[...] = 0.5
-    scale[2 * width : 3 * width] = 1
-    shift[2 * width : 3 * width] = 0
 
 
 def _step_back(xp: Any, given: Any, gradients: Any, scratch: Any) -> None:
