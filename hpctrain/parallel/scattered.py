@@ -176,8 +176,9 @@ def divide(
     sent = walk.sent.get(rank, [])
     asked = [v for v, where in wanted if where == rank]
     come = {mail.value for mail in received}
-    made = dict.fromkeys([*(mail.value for mail in sent), *asked])
-    results = tuple(v for v in made if v not in come and v not in graph.inputs)
+    # What is fed is there anyway; if it is sent, it is copied, as it may change behind that.
+    made = [v for v in asked if v not in come and v not in graph.inputs]
+    results = tuple(dict.fromkeys([*(mail.value for mail in sent), *made]))
     part = replace(
         graph,
         nodes=tuple(walk.nodes.get(rank, ())),
@@ -194,10 +195,10 @@ def _planned(
     results = part.outputs
     used = {v for node in part.nodes for v in node.inputs}
     used.update(part.outputs, (v for pair in part.assigns for v in pair))
-    fed = tuple(v for v in graph.inputs if v in used)
+    come = tuple(mail.value for mail in received)
+    fed = tuple(v for v in graph.inputs if v in used and v not in come)
     leaves = tuple(v for v in graph.leaves if v in used)
     constants = {v: array for v, array in graph.constants.items() if v in used}
-    come = tuple(mail.value for mail in received)
     part = replace(part, inputs=(*fed, *come), leaves=leaves, constants=constants)
     plan = make_plan(optimise(part, ("own_outputs", "schedule")))
     places = dict(zip(results, plan.graph.outputs, strict=True))

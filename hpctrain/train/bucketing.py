@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.backend import CPU, Device
+from hpctrain.comm.group import Group
 from hpctrain.errors import ConfigError
 from hpctrain.io import DataBatch
 from hpctrain.parallel.kvstore import KVStore
@@ -33,6 +34,8 @@ class BucketingModule(Loops):
     context : Device or sequence of Device
     fixed_param_names : sequence of str
     seed : int
+    group2ctx, group
+        See `Module`; the groups of the default bucket's symbol are those of all.
 
     Notes
     -----
@@ -45,18 +48,22 @@ class BucketingModule(Loops):
     longer sequences.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (as Module)
         self,
         sym_gen: Generate,
         default_bucket_key: Hashable = None,
         context: Device | Sequence[Device] = CPU,
         fixed_param_names: Sequence[str] | None = None,
         seed: int = 0,
+        group2ctx: Mapping[str, Any] | None = None,
+        group: Group | None = None,
     ) -> None:
         if default_bucket_key is None:
             raise ConfigError("BucketingModule: got no default_bucket_key, needed the longest")
         self._generate, self._default_key = sym_gen, default_bucket_key
-        self._options: dict[str, Any] = {"context": context, "seed": seed}
+        self._options: dict[str, Any] = {
+            "context": context, "seed": seed, "group2ctx": group2ctx, "group": group,
+        }  # fmt: skip
         self._fixed = list(fixed_param_names or ())
         self._modules: dict[Hashable, Module] = {}
         self._current = self._default = self._module(default_bucket_key)

@@ -1,6 +1,6 @@
 """The executors of a module, one on each device, with a batch divided over them."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,23 @@ class Executors:
     def rows(self) -> int:
         """Rows of a batch on this rank."""
         return int(self.data[0].shape[self.data[0].batch_axis])
+
+    @property
+    def copies(self) -> int:
+        """How many values there are of a parameter on this rank."""
+        return len(self.executors)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes what all have: who has a store knows."""
+        return True
+
+    def barrier(self) -> None:
+        """Wait for nobody."""
+
+    def here(self, names: Sequence[str]) -> list[str]:
+        """Return those of the names that this rank has arrays of: all."""
+        return list(names)
 
     def _beside(
         self, other: Executor, symbol: Symbol, requests: Mapping[str, str], seed: int
@@ -165,6 +182,20 @@ class Executors:
             for column in zip(*parts, strict=True)
         ]  # fmt: skip
 
+    def measure(self, metric: Any, update: Callable[[Sequence[Any]], None]) -> None:
+        """Let ``update`` add the last outputs to a metric."""
+        update(self.outputs())
+
+    def meet(self, states: Sequence[str]) -> None:
+        """Do nothing: there are no copies on other ranks but those of the store."""
+
+    def host(
+        self, names: Sequence[str], states: Sequence[str], root: int | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return copies of parameters and state; state is the mean over the devices."""
+        args = {name: self.args(name)[0].asnumpy().copy() for name in names}
+        return args, {name: _mean_of(self.aux(name)) for name in states}
+
     def grads(self, name: str) -> list[Any]:
         """Return the gradients of a parameter, one for each device."""
         return [executor.grad_dict[name] for executor in self.executors]
@@ -216,6 +247,15 @@ def arrays_of(
         if desc.name not in found and desc.name in known:
             found[desc.name] = np.zeros((rows, *desc.shape[1:]), np.float32)
     return found
+
+
+def _mean_of(tensors: Sequence[Any]) -> np.ndarray:
+    """Return the mean over the devices, in the order of these."""
+    total: np.ndarray = tensors[0].asnumpy().copy()
+    for other in tensors[1:]:
+        total += other.asnumpy()
+    total /= len(tensors)
+    return total
 
 
 def _empty(spec: Spec, device: Device) -> Tensor:

@@ -1,6 +1,7 @@
 """`Module`: a symbol that is trained, on devices of this rank and on many ranks."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from hpctrain.autograd import Tensor
 from hpctrain.backend import CPU, Device
+from hpctrain.comm.group import Group
 from hpctrain.errors import ConfigError
 from hpctrain.io import DataBatch, DataDesc
 from hpctrain.nn.context import as_devices
@@ -16,11 +18,13 @@ from hpctrain.parallel import kvstore as stores
 from hpctrain.parallel.kvstore import KVStore
 from hpctrain.parallel.updater import Updater
 from hpctrain.symbol import Symbol
-from hpctrain.train.executors import Executors, label_shapes_of
+from hpctrain.train.bound import Bound, bound_to
+from hpctrain.train.executors import label_shapes_of
 from hpctrain.train.loops import Loops
 from hpctrain.train.params import Params, load_checkpoint, load_params, save_checkpoint
+from hpctrain.train.places import as_places
 from hpctrain.train.store import ParameterStore, make_updater
-from hpctrain.train.values import check_names, mean_of, set_values, update_metric
+from hpctrain.train.values import check_names, named_in, set_values, tensors_of, update_metric
 
 __all__ = ["Module", "load_checkpoint", "load_params", "save_checkpoint"]
 
@@ -39,14 +43,22 @@ class Module(Loops):
         Parameters that are not trained.
     seed : int
         Of first values and of random numbers.
+    group2ctx : mapping of str to (int or sequence of int), optional
+        The rank of each ``ctx_group``, or its ranks, one for each copy of the model.
+    group : Group, optional
+        In which ranks are counted; all of them if None.
 
     Notes
     -----
+    With ``group2ctx`` a rank has the parameters of its groups alone, and all read the same
+    batches. All methods but `forward`, `backward` and `update` are collective, and return the
+    same on every rank; copies divide a batch as devices do. See `hpctrain.train.places`.
+
     With a ``dist`` store every rank reads its own part of the data, gradients are summed over
     devices and ranks, and `fit`, `score`, `update` and `save_checkpoint` are collective.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (MXNet's signature)
         self,
         symbol: Symbol,
         data_names: Sequence[str] = ("data",),
@@ -54,21 +66,20 @@ class Module(Loops):
         context: Device | Sequence[Device] = CPU,
         fixed_param_names: Sequence[str] | None = None,
         seed: int = 0,
+        group2ctx: Mapping[str, Any] | None = None,
+        group: Group | None = None,
     ) -> None:
         self.symbol, self.data_names = symbol, list(data_names)
-        arguments = symbol.list_arguments()
+        arguments = named_in(symbol, (*self.data_names, *(fixed_param_names or ())))
         self.label_names = [name for name in label_names or () if name in arguments]
-        for name in (*self.data_names, *(fixed_param_names or ())):
-            if name not in arguments:
-                raise ConfigError(
-                    f"Module: got the name {name!r}, needed one of {', '.join(arguments)}"
-                )
         given = [*self.data_names, *self.label_names]
         self.param_names = [name for name in arguments if name not in given]
         self.aux_names = symbol.list_auxiliary_states()
-        self._fixed = frozenset(fixed_param_names or ())
+        fixed = frozenset(fixed_param_names or ())
+        self._trained = [name for name in self.param_names if name not in fixed]
         self._devices, self._seed = as_devices(context), seed
-        self._executors: Executors | None = None
+        self._places = as_places(group2ctx, symbol, group)
+        self._executors: Bound | None = None
         self._params: tuple[Params, Params] | None = None  # until they are in the executors
         self._store: ParameterStore | None = None
         self._states: Path | None = None
@@ -93,14 +104,10 @@ class Module(Loops):
         return self._executors is not None
 
     @property
-    def _bound(self) -> Executors:
+    def _bound(self) -> Bound:
         if self._executors is None:
             raise ConfigError("module: it is not bound to shapes; call bind first")
         return self._executors
-
-    @property
-    def _trained(self) -> list[str]:
-        return [name for name in self.param_names if name not in self._fixed]
 
     def bind(  # type: ignore[override]  # noqa: PLR0913 (MXNet's signature)
         self,
@@ -117,10 +124,8 @@ class Module(Loops):
         Parameters
         ----------
         data_shapes, label_shapes : sequence of DataDesc, or of (name, shape)
-        for_training, inputs_need_grad : bool
-            Whether gradients will be wanted, and those of the data.
-        force_rebind : bool
-            Bind anew if it is bound already.
+        for_training, inputs_need_grad, force_rebind : bool
+            Whether to prepare for gradients, for those of the data, and to bind anew.
         shared_module : Module, optional
             Whose parameters, state, gradients and working memory are used as they are.
         grad_req : {"write", "add", "null"}
@@ -131,16 +136,14 @@ class Module(Loops):
             self._params = self.get_params()
         data = [DataDesc(*desc) for desc in data_shapes]
         label = [DataDesc(*d) for d in label_shapes or ()]
+        wanted = [*self._trained, *(self.data_names if inputs_need_grad else ())]
         requests = dict.fromkeys(self.symbol.list_arguments(), "null")
-        if for_training:
-            wanted = [*self._trained, *(self.data_names if inputs_need_grad else ())]
-            requests.update(dict.fromkeys(wanted, grad_req))
+        requests |= dict.fromkeys(wanted if for_training else (), grad_req)
         self.for_training = for_training
         label = label or label_shapes_of(self.symbol, data, self.label_names)
         shared = None if shared_module is None else shared_module._bound
-        self._executors = Executors(
-            self.symbol, self._devices, data, label, requests, self._seed, shared
-        )
+        descs = (data, label, requests, self._seed)
+        self._executors = bound_to(self.symbol, self._devices, descs, self._places, shared)
         if shared_module is not None:
             self.params_initialized = shared_module.params_initialized
         elif self._params is not None:
@@ -164,12 +167,9 @@ class Module(Loops):
             normalisation, go before it.
         arg_params, aux_params : mapping of str to Tensor, optional
             Values that are given.
-        allow_missing : bool
-            Whether to initialise what is not given, if any is given.
-        force_init : bool
-            Begin anew if there are values already.
-        allow_extra : bool
-            Whether values may be given that the symbol has no use for.
+        allow_missing, allow_extra, force_init : bool
+            Whether to initialise what is not given, if any is; to leave out what the symbol
+            has no use for; to begin anew if there are values already.
         """
         if self.params_initialized and not force_init:
             return
@@ -185,9 +185,7 @@ class Module(Loops):
 
     def get_params(self) -> tuple[Params, Params]:
         """Return copies of parameters and state; state is the mean over the devices."""
-        bound = self._bound
-        args = {n: Tensor(bound.args(n)[0].asnumpy().copy()) for n in self.param_names}
-        aux = {n: Tensor(mean_of(bound.aux(n))) for n in self.aux_names}
+        args, aux = map(tensors_of, self._bound.host(self.param_names, self.aux_names))
         return args, aux
 
     def set_params(
@@ -217,14 +215,13 @@ class Module(Loops):
         """
         if self._store is not None and not force_init:
             return
-        if isinstance(kvstore, str):
-            kvstore = stores.create(kvstore)
+        kvstore = stores.create(kvstore) if isinstance(kvstore, str) else kvstore
         rows = self._bound.rows * (kvstore.num_workers if kvstore else 1)
         names = self._trained
         updater = make_updater(optimizer, optimizer_params, self.symbol, names, 1 / rows)
         self._store = ParameterStore(self._bound, kvstore, updater, names, self.aux_names)
         if self._states is not None:
-            self._store.load_states(self._states)
+            self._store.load_states(self._bound, self._states)
         self._states = None
 
     def borrow_optimizer(self, shared_module: "Module") -> None:
@@ -273,7 +270,8 @@ class Module(Loops):
     def update_metric(self, eval_metric: Any, labels: Sequence[Any]) -> None:
         """Add the real rows of the last batch to a metric."""
         assert self._batch is not None, "update_metric: call forward first"
-        update_metric(eval_metric, self.get_outputs(), labels, self._batch)
+        add = partial(update_metric, eval_metric, labels=labels, batch=self._batch)
+        self._bound.measure(eval_metric, add)
 
     def end_epoch(self) -> None:
         """Let all devices and ranks have the mean of the running statistics."""
@@ -292,8 +290,11 @@ class Module(Loops):
         Collective with a ``dist`` store. The state goes to ``prefix-%04d.states``.
         """
         if self._store is None or self._store.kv.rank == 0:
-            save_checkpoint(prefix, epoch, self.symbol, *self.get_params())
+            args, aux = map(tensors_of, self._bound.host(self.param_names, self.aux_names, 0))
+            if self._bound.writes:
+                save_checkpoint(prefix, epoch, self.symbol, args, aux)
         if save_optimizer_states:
-            self._parameters.save_states(f"{prefix}-{epoch:04d}.states")
+            self._parameters.save_states(self._bound, f"{prefix}-{epoch:04d}.states")
         elif self._store is not None:
             self._store.kv.barrier()
+        self._bound.barrier()

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from hpctrain.backend import Device
+from hpctrain.autograd import Spec
+from hpctrain.backend import Device, module_of, to_host
 from hpctrain.comm.agree import agree
 from hpctrain.comm.group import Group
 from hpctrain.errors import ConfigError
 from hpctrain.io.sampler import part
+from hpctrain.parallel.keyed import buckets
 from hpctrain.parallel.kvstore import everyone
 from hpctrain.parallel.scattered_run import Wire
 from hpctrain.symbol import Symbol
@@ -91,11 +93,39 @@ class Places:
         assert self._joined is not None, "join comes first"
         return self._joined[0]
 
-    @property
-    def sums(self) -> Group | None:
-        """The ranks that have the same part in other copies; None without copies."""
+    def add(self, arrays: Sequence[Any]) -> None:
+        """Sum arrays over the copies in place, small ones together; collective among them."""
         assert self._joined is not None, "join comes first"
-        return self._joined[1]
+        group = self._joined[1]
+        if group is None:
+            return
+        for bucket in buckets(arrays):
+            xp = module_of(bucket[0])
+            packed = xp.concatenate([array.reshape(-1) for array in bucket])
+            group.allreduce(packed)
+            start = 0
+            for array in bucket:
+                array[...] = packed[start : start + array.size].reshape(array.shape)
+                start += array.size
+
+    def joined(self, mine: Mapping[str, Any], specs: Mapping[str, Spec]) -> list[np.ndarray]:
+        """Return arrays of all copies, rows joined, on every rank; collective.
+
+        Parameters
+        ----------
+        mine : mapping of str to array
+            What this rank's copy has here.
+        specs : mapping of str to Spec
+            By the same names, but for the rows.
+        """
+        own = {f"{name} {self.copy}": to_host(array) for name, array in mine.items()}
+        every, found = gathered(self.group, own), []
+        for name, spec in specs.items():
+            keys = [f"{name} {copy}" for copy in range(self.copies)]
+            there = [every[key] for key in keys if key in every]
+            empty = np.empty((0, *spec.shape[1:]), spec.dtype)
+            found.append(np.concatenate(there) if len(there) > 1 else [*there, empty][0])
+        return found
 
 
 def as_places(

@@ -3,16 +3,32 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from hpctrain.autograd import Tensor
 from hpctrain.errors import ConfigError
 from hpctrain.io import DataBatch
 from hpctrain.symbol import Symbol
-from hpctrain.train.executors import Executors
+from hpctrain.train.bound import Bound
 from hpctrain.train.params import first_value
 
-__all__ = ["check_names", "mean_of", "real_rows", "set_values", "update_metric"]
+__all__ = [
+    "check_names", "named_in", "real_rows", "set_values", "tensors_of", "update_metric",
+]  # fmt: skip
+
+
+def named_in(symbol: Symbol, names: Sequence[str]) -> list[str]:
+    """Return the arguments of a symbol; raise `ConfigError` if a name is none of them."""
+    arguments = symbol.list_arguments()
+    for name in names:
+        if name not in arguments:
+            raise ConfigError(
+                f"Module: got the name {name!r}, needed one of {', '.join(arguments)}"
+            )
+    return arguments
+
+
+def tensors_of(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return host arrays as tensors, by the same names."""
+    return {name: Tensor(array) for name, array in arrays.items()}
 
 
 def check_names(
@@ -33,7 +49,7 @@ def check_names(
 
 
 def set_values(  # noqa: PLR0913 (what a first value depends on)
-    executors: Executors,
+    executors: Bound,
     symbol: Symbol,
     names: Sequence[str],
     aux: bool,
@@ -44,22 +60,16 @@ def set_values(  # noqa: PLR0913 (what a first value depends on)
     """Set parameters, or state, on every device to known values, or to first ones."""
     attrs = symbol.attr_dict()
     for name in names:
+        targets = executors.aux(name) if aux else executors.args(name)
+        if not targets:
+            continue
         value = known.get(name)
         if value is None:
             declared = attrs.get(name, {}).get("__init__")
             value = first_value(name, executors.specs[name], init, seed, declared)
         value = value if isinstance(value, Tensor) else Tensor(value)
-        for target in executors.aux(name) if aux else executors.args(name):
+        for target in targets:
             value.copyto(target)
-
-
-def mean_of(tensors: Sequence[Any]) -> np.ndarray:
-    """Return the mean over the devices, in the order of these."""
-    total: np.ndarray = tensors[0].asnumpy().copy()
-    for other in tensors[1:]:
-        total += other.asnumpy()
-    total /= len(tensors)
-    return total
 
 
 def real_rows(value: Any, batch: DataBatch) -> Any:
