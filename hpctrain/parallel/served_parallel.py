@@ -128,11 +128,10 @@ class ServedParallel(DataParallel):
     def close(self, **words: Any) -> None:
         """Let the servers end; collective over the workers.
 
-        In step with the others, this worker then has the servers' parameters.
+        This worker then has the servers' tables.
         """
         self.engine.wait_all()
-        self._traded.rows.flush()
-        if self.trade.terms.sync:
+        if self._traded.rows.slices and self._traded.behind:
             self.catch_up()
         self.trade.close(**words)
         self.state.leave()

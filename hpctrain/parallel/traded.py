@@ -56,6 +56,7 @@ class Traded:
         rows: AskedRows,
     ) -> None:
         self.stop_at = 0  # steps to be made in all, once a worker wishes to stop
+        self.behind = False  # whether something was pushed since all was fetched
         self._trade, self._post = trade, trade.post
         self._buffer, self._flat = buffer, flat
         self._names, self._log, self.rows = names, log, rows
@@ -105,6 +106,7 @@ class Traded:
             sends.append(self._post.send(letter, server, PUSH))
             letters.append(letter)
         self.rows.forget(piece.index, number)
+        self.behind = True
         self._values[piece.index] = values
         self._receives[piece.index] = receives
         pending = Bundle(sends, letters)
@@ -220,6 +222,7 @@ class Traded:
         if not slices:
             return 0.0, 0.0, 0
         self.rows.flush()
+        self.behind = False
         self._trade.group.barrier()
         before = backend.to_host(riders).copy()
         for piece in slices:

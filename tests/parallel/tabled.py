@@ -15,14 +15,14 @@ def words(height=400, width=4, tables=1):
     """Embeddings and a dense layer: 3 words to 5 classes, from one table or two."""
     shapes = {"table": (height, width), "w": (5, WORDS * width * tables), "b": (5,)}
     if tables == 2:
-        shapes = {"table": (height, width), "other": (height // 2, width), **shapes}
+        shapes = {"table": (height, width), "other": (height, width), **shapes}
     model = Model(parameters(shapes), None)
 
     def net(ids):
         t = model.tensor
         found = [ops.embedding(ids, t("table"))]
         if tables == 2:
-            found.append(ops.embedding(ids // 2, t("other")))
+            found.append(ops.embedding(ids, t("other")))
         rows = [ops.reshape(x, (ids.shape[0], WORDS * width)) for x in found]
         return ops.dense(ops.concat(rows, 1) if tables == 2 else rows[0], t("w"), t("b"))
 
