@@ -20,6 +20,7 @@ __all__ = ["Traffic", "lanes_for", "overlaps", "settled", "way_of"]
 
 PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
 LEAST_BYTES = 2**16  # of a slice that is fitted to the model
+WHOLE_MIB = 4096.0  # of a slice: as long as may be
 PAUSE_SPARE_S = 5e-5  # where there is a core for it, and MPI cannot wait for what is awaited
 
 
@@ -103,14 +104,15 @@ def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
     """Fill in what is left open; collective.
 
     Slices are larger on one host, where each costs a fixed time and none queues for a link. A
+    rank that is alone sends nothing: it takes one, which saves it up to a thirtieth of a step. A
     communication thread blocks inside MPI, which spins, where it has a core for itself: that is
     tried. All ranks go by the fewest cores of any, for they have to find one order of exchange.
     """
-    several = world.local_size < world.size
+    several, alone = world.local_size < world.size, world.size == 1
     found = replace(
         traffic,
-        slice_mib=traffic.slice_mib or (1.0 if several else 4.0),
-        fitted=not traffic.slice_mib,
+        slice_mib=traffic.slice_mib or (WHOLE_MIB if alone else 1.0 if several else 4.0),
+        fitted=not traffic.slice_mib and not alone,
         cores=min(world.control.allgather_obj(cores)),
     )
     waiting = traffic.waiting

@@ -188,7 +188,7 @@ class Exchange(Section, frozen=True):
     checksum: bool = False
     """check every message between workers and servers (server)"""
     slice_mib: NonNegative = 0.0
-    """size of the pieces in which gradients travel, MiB; 0: up to 4 on one host, else 1"""
+    """of pieces in which gradients travel, MiB; 0: all if alone, up to 4 on one host, else 1"""
     path: Literal["auto", "mpi", "direct", "node"] = "auto"
     """mpi: its own collectives; direct: between pairs; node: memory, then pairs of hosts"""
     in_flight: Positive = 8

@@ -101,6 +101,8 @@ def _add_exponentials(xp: Any, x: Any, peak: Any, total: Any, scratch: Any) -> N
 def _mend(x: Any, peak: Any, total: Any, scratch: Any) -> None:
     """Write peak and total again where the sum of exponentials is not accurate."""
     low, high = math.exp(-2 * _reach(x.dtype)), math.exp(2 * _reach(x.dtype))
+    if total.size and low < total.min() and total.max() < high:
+        return
     for row in np.flatnonzero(~((total > low) & (total < high))):
         one = slice(row, row + 1)
         _add_shifted(np, x[one], peak[one], total[one], scratch)
