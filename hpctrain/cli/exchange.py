@@ -104,7 +104,7 @@ def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
     """Fill in what is left open; collective.
 
     Slices are larger on one host, where each costs a fixed time and none queues for a link. A
-    rank that is alone sends nothing: it takes one, which saves it up to a thirtieth of a step. A
+    rank that is alone sends nothing: it takes one, which saves up to a thirtieth of a step. A
     communication thread blocks inside MPI, which spins, where it has a core for itself: that is
     tried. All ranks go by the fewest cores of any, for they have to find one order of exchange.
     """
