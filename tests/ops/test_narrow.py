@@ -73,6 +73,27 @@ def test_products_of_matrices_give_what_numpy_gives(sizes, flipped, seed):
             compare(name, [*rounded(*factors), *rest], limit=1e-5, **own)
 
 
+@given(
+    sizes=st.tuples(st.integers(1, 600), st.integers(20, 90), st.integers(20, 90)),
+    flipped=st.tuples(st.booleans(), st.booleans()),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+def test_sums_of_products_are_float32(sizes, flipped, seed):
+    """They are as near to those of rounded factors in float64 as float32 can be."""
+    m, k, n = sizes
+    attrs = dict(zip(("transpose_a", "transpose_b"), flipped, strict=True))
+    shapes = (k, m) if flipped[0] else (m, k), (n, k) if flipped[1] else (k, n)
+    a, b = rounded(*normal(seed, *shapes))
+
+    (have,) = run("matmul", [a, b], **attrs)
+
+    exact = [f.astype(np.float64) for f in (a, b)]
+    exact = [f.T if turn else f for f, turn in zip(exact, flipped, strict=True)]
+    size = np.abs(exact[0]) @ np.abs(exact[1])
+    assert (np.abs(have - exact[0] @ exact[1]) <= 1e-6 * size).all()
+
+
 RECURRENT = {"lstm": (4, (0, 3, 4)), "gru": (3, (0, 2, 3))}
 
 
@@ -105,6 +126,26 @@ def test_recurrent_layers_give_what_numpy_gives(sizes, name, seed):
     for have, want in zip(fast, slow, strict=True):
         assert have.dtype == F4
         np.testing.assert_allclose(have, want, rtol=0, atol=2e-3)
+
+
+def test_states_are_rounded_as_factors_only():
+    """Against a loop in float64, to what rounding to another neighbour makes of a state."""
+    given = recurrent("lstm", 5, 6, 16, 24, 64)
+    x, h, c, w_x, w_h, bias = (a.astype(np.float64) for a in given)
+    wanted = []
+    for step in x:
+        near = h.astype(F4).astype(backend.bfloat16()).astype(np.float64)
+        i, f, g, o = np.split(step @ w_x.T + near @ w_h.T + bias, 4, axis=1)
+        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+        c = f * c + i * np.tanh(g)
+        h = o * np.tanh(c)
+        wanted.append(h)
+
+    y, h_n, c_n, *_ = run("lstm", given)
+
+    for have, want in ((y, np.array(wanted)), (h_n, h), (c_n, c)):
+        np.testing.assert_allclose(have, want, rtol=0, atol=1e-3)
+        assert np.abs(have - want).mean() < 2e-5
 
 
 @pytest.mark.parametrize("name", sorted(RECURRENT))
