@@ -183,7 +183,7 @@ def averages(qkv, heads, causal, scale):
     st.integers(1, 3), st.integers(16, 140), st.integers(1, 4), st.integers(16, 40),
     st.booleans(), st.integers(0, 9),
 )  # fmt: skip
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
 def test_attention_gives_what_numpy_gives(batch, steps, heads, width, causal, seed):
     """To what rounding of probabilities and of the gradients of scores makes of it."""
     inner = heads * width
