@@ -22,6 +22,7 @@ def numbered(n):
 
 @pytest.mark.serial
 def test_the_last_batch_is_filled_up_and_says_so():
+    """T8: what fills a batch up is told, or old samples look real."""
     source = NDArrayIter(numbered(5), np.arange(5), batch_size=2)
     batches = list(source)
 
@@ -95,6 +96,7 @@ def test_data_that_do_not_fit_are_refused():
 def test_parts_have_equally_many_batches_and_every_record_once(
     tmp_path, data_set, n, parts, shuffle
 ):
+    """T7: parts by bytes have unequal counts, and some none: the last step hangs."""
     data_set.write(tmp_path / "d", n)
     readers = [
         RecordIter(tmp_path / "d", 4, parts, i, shuffle=shuffle, seed=3) for i in range(parts)

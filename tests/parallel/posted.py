@@ -79,15 +79,18 @@ class Served:
         options=None,
         optimizer=None,
         schedule=SCHEDULE,
+        whole=(),
+        widths=None,
         **more,
     ):
         self.post = FakePost(terms.servers + workers, terms.tolerate > 0)
         state = ModelState(model.parameters, optimizer or SGD(), 200)
-        places = place(state.flat.slices, terms.servers)
+        state.flat.keep_whole(whole)
+        places = place(state.flat.slices, terms.servers, widths)
         state.shard(lambda piece: places[piece.index][0])
         parts = Parts(
             state, optimizer or SGD(), schedule, options or Options(), terms, places, self.post,
-            nobody(),
+            nobody(), widths,
         )  # fmt: skip
         self.state, self.engine, self.spans = state, engine, parts.spans
         peers = type("Peers", (), {"size": 1, "rank": 0})()

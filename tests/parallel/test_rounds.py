@@ -11,6 +11,7 @@ pytestmark = pytest.mark.serial
 
 
 def test_two_pushes_of_one_worker_are_two_rounds():
+    """T4: rounds go by who has pushed, not by how many pushes have come."""
     rounds = Rounds([1, 2, 3])
 
     assert rounds.push(0, 1, "first") is None

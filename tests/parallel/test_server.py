@@ -71,6 +71,7 @@ def test_several_servers_share_the_slices(world, options):
 
 
 def test_a_worker_without_a_sample_closes_the_round_too(world):
+    """T7: a part that is shorter, or empty, ends in step with the others."""
     steps = data((1, 12, 2, 1))
 
     check(world, 1, *compared(world, SGD(momentum=0.9), None, None, steps))

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from posted import Served
-from replicas import SCHEDULE, mlp, parameters
+from replicas import SCHEDULE, Model, mlp, parameters
 
+from hpctrain.comm.letter import Header, Op
+from hpctrain.comm.post import PUSH
+from hpctrain.comm.request import Handle
 from hpctrain.engine import create
 from hpctrain.errors import CommError, EngineError, LostRankError
 from hpctrain.optim import SGD
@@ -17,8 +20,8 @@ from hpctrain.parallel.losses import Losses
 from hpctrain.parallel.recipe import Rules, exchange_items
 from hpctrain.parallel.server import lanes_of_server
 from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.terms import Terms
-from hpctrain.parallel.work import BAD, COUNT, LOSS, STOP, Options
+from hpctrain.parallel.terms import ROWS, Terms
+from hpctrain.parallel.work import BAD, COUNT, LOSS, RIDERS, STOP, Options
 
 pytestmark = pytest.mark.serial
 RULES = Rules(order=(2, 1, 0), gathered=(0, 1, 2), served=True)
@@ -30,9 +33,9 @@ def served():
     """Make a server with workers; closed at the end."""
     engines = []
 
-    def make(terms, workers=3, kind="serial", in_flight=4, **more):
+    def make(terms, workers=3, kind="serial", in_flight=4, model=None, **more):
         engines.append(create(kind, lanes_of_server(1, in_flight)))
-        return Served(mlp(), terms, workers, engines[-1], **more)
+        return Served(model or mlp(), terms, workers, engines[-1], **more)
 
     yield make
     for engine in engines:
@@ -192,7 +195,7 @@ def test_a_push_has_the_loss_scale_of_its_worker(served):
 
 
 def test_answers_leave_by_what_the_next_step_needs_first(served):
-    """In MXNet answers have no priority, so the weights of all layers arrive in any order."""
+    """T2: in MXNet answers have no priority, so that weights arrive in any order."""
     server = served(Terms(mode="async"), workers=1, kind="threaded", in_flight=1)
     server.post.held = True
     for index in 2, 1, 3, 0:
@@ -222,7 +225,7 @@ def test_the_wish_of_any_server_stops_all_workers(served):
 
 
 def test_the_rate_goes_by_the_data_and_not_by_the_pushes(served):
-    """In MXNet each push counts, so that with n workers the rate falls n times too early."""
+    """T6: in MXNet each push counts: with n workers the rate falls n times too early."""
     asked = []
     schedule = SimpleNamespace(lr=lambda step: asked.append(step) or 0.1)
     server = served(Terms(mode="async"), schedule=schedule)
@@ -260,7 +263,7 @@ def test_every_optimizer_runs_without_rounds(served, name):
 
 
 def test_what_is_first_in_the_model_is_first_on_the_way_whatever_its_name():
-    """MXNet's Trainer sorts by name, so that conv10 goes before conv2."""
+    """T3: MXNet's Trainer sorts by name, so that conv10 goes before conv2."""
     shapes = {"conv2": (4, 3), "conv10": (5, 4), "a": (2, 5)}
     state = ModelState(parameters(shapes), SGD(), 64)
 
@@ -273,7 +276,7 @@ def test_what_is_first_in_the_model_is_first_on_the_way_whatever_its_name():
 
 
 def test_a_slice_leaves_as_soon_as_it_is_final():
-    """In MXNet sends waited for the whole backward pass, and left in its order."""
+    """T1: in MXNet sends waited for the whole backward pass, and left in its order."""
     made = {i.at: {*i.reads, *i.writes} for i in exchange_items(RULES) if i.verb == "exchange"}
 
     for index in made:
@@ -285,3 +288,102 @@ def test_a_clipped_gradient_leaves_when_it_is_whole():
     items = exchange_items(replace(RULES, alone=True, clipped=True))
     assert items[0].verb == "sift"
     assert {("gradients", i) for i in RULES.order} <= set(items[0].writes)
+
+
+def tabled(served, terms, rows=10, **more):
+    """A server whose slice 1 is a table of so many rows, and how a worker asks for some."""
+    model = Model(parameters({"w": (4,), "table": (rows, 3), "b": (5,)}), None)
+    server = served(terms, model=model, whole=(1,), widths={1: 3}, **more)
+
+    def ask(worker, *numbers):
+        a, b = server.spans[1]
+        letter = server.post.room(8 * len(numbers))
+        letter.view(np.int64, len(numbers))[:] = numbers
+        letter.seal(Header(Op.PULL, 1, 0, a, b - a, "d", flags=ROWS, number=len(numbers)))
+        server.post.coming[PUSH].append((worker, letter, Handle()))
+
+    return server, ask
+
+
+def push_rows(server, worker, version, **rows):
+    a, b = server.spans[1]
+    letter = server.post.room(len(rows) * 32)
+    letter.view(np.int64, len(rows))[:] = [int(name[1:]) for name in rows]
+    letter.view(np.float64, 3 * len(rows), 8 * len(rows)).reshape(-1, 3)[:] = [
+        [value] * 3 for value in rows.values()
+    ]
+    head = Header(Op.PUSH, 1, version, a, b - a, "d", ROWS, len(rows), share=0.5, scale=0.0)
+    letter.seal(head)
+    server.post.coming[PUSH].append((worker, letter, Handle()))
+
+
+def test_rows_are_told_when_the_round_of_the_workers_own_push_is_over(served):
+    server, ask = tabled(served, Terms(), workers=2)
+    before = server.weights.copy()
+    ask(1, 3)
+    server.step()
+    assert server.answers() == [(1, 0, 1)]  # nothing is under way yet
+
+    push_rows(server, 1, 0, _3=2.0, _7=1.0)
+    ask(1, 7, 3)
+    ask(2, 3)
+    server.step()
+    assert server.answers() == [(2, 0, 1)]
+
+    push_rows(server, 2, 0, _3=0.5)
+    server.step()
+    ((_, _, _, body),) = server.post.sent
+    found = body.view(np.float64)[:6].reshape(2, 3)
+    a = server.spans[1][0]
+    old = before[a - RIDERS :][: 10 * 3].reshape(10, 3)
+    rate = SCHEDULE.lr(0)
+    np.testing.assert_allclose(found, [old[7] - rate, old[3] - 2.5 * rate], rtol=1e-12)
+
+
+def test_rows_wait_for_the_norm_of_the_whole_step(served):
+    server, ask = tabled(served, Terms(), workers=1, options=Options(clip_norm=1.0))
+    push_rows(server, 1, 0, _3=2.0)
+    ask(1, 3)
+    server.step()
+    assert server.answers() == []
+
+    others = [i for i in range(len(server.spans)) if i != 1]
+    for index in others:
+        server.push(1, 0, index)
+    server.step()
+    assert (1, 0, 1) in server.answers()
+
+
+def test_rows_are_held_back_by_the_staleness_and_let_go_by_a_death(served):
+    deaths = []
+    terms = Terms(staleness=1, **BOUNDED)
+    server, ask = tabled(served, terms, losses=mourned(deaths))
+    for version in 0, 1:
+        push_rows(server, 1, version, _3=2.0)
+        push_rows(server, 2, version, _4=2.0)
+        ask(1, 3)
+        ask(2, 4)
+        server.step()
+    assert sorted(server.answers()) == [(1, 0, 1), (2, 0, 1)]
+
+    push_rows(server, 3, 0, _3=1.0)
+    ask(3, 9)
+    server.step()
+    assert sorted(server.answers()) == [(1, 0, 1), (2, 0, 1), (3, 0, 1)]
+    push_rows(server, 1, 2, _3=1.0)
+    ask(1, 3)
+    push_rows(server, 2, 2, _3=1.0)
+    server.step()
+    assert server.answers() == []
+    deaths.append(3)
+    server.step()
+    assert server.answers() == [(1, 0, 1)]
+
+
+@pytest.mark.parametrize("number", [-1, 10, 2**40])
+def test_rows_that_a_server_does_not_keep_are_refused(served, number):
+    server, ask = tabled(served, Terms(mode="async"))
+    ask(1, 2, number)
+
+    with pytest.raises((CommError, EngineError), match="needed numbers from 0 to"):
+        server.step()

@@ -57,6 +57,7 @@ def test_steps_give_what_mxnet_gives(on_store):
 
 
 def test_gradients_are_summed_over_ranks_not_averaged(group):
+    """T5: a step names the samples of all ranks that it divides by."""
     parameter = weight(nn.cpu())
     store = kvstore.create("dist_sync", group)
     trainer = gluon.Trainer([parameter], "sgd", {"learning_rate": 1.0}, store)

@@ -142,6 +142,7 @@ def test_ranks_train_as_one_rank_would(store):
 
 
 def test_ranks_agree_on_every_bit_and_on_the_score(store):
+    """T9: a score is that of all records, the same on all ranks."""
     module = fitted(net(), Part(*data(38), 12), store)
 
     score = module.score(Part(*data(31, 3), 12), ["acc", "ce"])
@@ -158,6 +159,7 @@ def test_ranks_agree_on_every_bit_and_on_the_score(store):
 @pytest.mark.parametrize("n", [1, 5, 8, 9, 23])
 @pytest.mark.parametrize("batch", [1, 4, 8])
 def test_padding_never_counts(n, batch):
+    """T9: what fills a batch up is no sample for any metric."""
     if batch > n:
         pytest.skip("an iterator has at least one batch of rows")
     features, labels = data(n)
@@ -321,6 +323,7 @@ def test_fixed_parameters_and_factors_are_respected():
 
 
 def test_gradients_are_scaled_by_the_rows_of_all_ranks(store):
+    """T5: whatever the store is called, the mean is over the rows of all ranks."""
     module = Module(net())
     module.bind([("data", (8, 12))], [("softmax_label", (8,))])
     module.init_params()
