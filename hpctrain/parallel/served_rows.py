@@ -29,7 +29,7 @@ class ServedRows:
     spans : sequence of (start, stop)
         By slice the part of this server: whole rows, but for what fills the last one up.
     sums : array, shape (total,)
-        Where sums of gradients are made.
+        Where sums of gradients are made; zero at first.
     few : bool
         Whether all gradients come by rows, so that no others differ from zero.
     """
@@ -61,9 +61,9 @@ class ServedRows:
         a, b = self._spans[index]
         out, before = self._sums[a:b], self._touched.get(index)
         rows = self._rows(out, index)
-        if before is None or not self._few:
+        if not self._few:
             out[...] = 0
-        else:
+        elif before is not None:
             rows[before] = 0
         with np.errstate(all="ignore"):  # what is not finite is found by who looks for it
             for other in others:

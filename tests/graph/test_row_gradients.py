@@ -1,11 +1,11 @@
-"""Gradients that are zero but for some rows are found by their plan."""
+"""Which rows of a table a plan reads, and which of its gradient may differ from zero."""
 
 import numpy as np
 import pytest
 
 from hpctrain import ops
 from hpctrain.autograd import Spec, Tensor
-from hpctrain.graph.rows import rows_of_outputs
+from hpctrain.graph.rows import rows_of_outputs, rows_read
 from hpctrain.parallel.program import Objective, training_plan
 
 pytestmark = pytest.mark.serial
@@ -44,3 +44,16 @@ def test_other_axes_are_not_rows():
         plan(lambda ids, e: ops.transpose(ops.take(e, ids, 1), (1, 0)), (5, 9))
     )
     assert found == {}
+
+
+@pytest.mark.parametrize(("net", "expected"), [
+    (lambda ids, e, w: ops.dense(ops.embedding(ids, e), w), {0}),
+    (lambda ids, e, w: ops.dense(ops.reshape(
+        ops.embedding(ops.reshape(ids, (2, 2)), e), (4, 4)), w), {0}),
+    (lambda ids, e, w: ops.dense(ops.embedding(ids, e), w) + ops.sum(e), {0, -1}),
+    (lambda ids, e, w: ops.dense(ops.embedding((ids + 1).astype("int64"), e), w), {-1}),
+    (lambda ids, e, w: ops.dense(ops.take(e, ids, 1), w), {-1}),
+], ids=["looked up", "by a view", "read too", "computed", "columns"])  # fmt: skip
+def test_a_plan_tells_which_rows_it_reads(net, expected):
+    made = plan(net, (4, 4), (5, 4))
+    assert rows_read(made, made.graph.leaves[0]) == expected
