@@ -59,6 +59,7 @@ _MLP = {"inputs": 12, "hidden": (16, 16), "classes": 5}
 _LENET = {"size": 16, "dropout": 0.5}
 _GPT = {"vocab": 17, "width": 16, "heads": 2, "depth": 2, "steps": 6}
 _LSTM = {"vocab": 11, "width": 8, "steps": 5}
+_WORDS = {"vocab": 1000, "width": 4, "steps": 5}
 _SGD = optim.SGD(momentum=0.9, weight_decay=1e-3)
 _ADAMW = optim.AdamW(weight_decay=0.1)
 _1F1B = Layout(1, "1f1b", 3)
@@ -81,6 +82,7 @@ CASES = (
     Case("mlp, clipped, server", "mlp", _MLP, _SGD, Options(clip_norm=0.1), terms=Terms()),
     Case("gpt, adamw, 2 servers", "gpt", _GPT, _ADAMW, terms=Terms(servers=2)),
     Case("lenet, accumulate, s.", "lenet", _LENET, _SGD, Options(accumulate=2), terms=Terms()),
+    Case("lstm, rows, server", "lstm", _WORDS, _SGD, terms=Terms(shared=False)),
     Case("mlp, gpipe", "mlp", _MLP, _SGD, stages=Layout(1, "gpipe", 3)),
     Case("mlp, 1f1b, clipped", "mlp", _MLP, _SGD, Options(clip_norm=0.1), stages=_1F1B),
     Case("lenet, 1f1b", "lenet", _LENET, _SGD, Options(accumulate=2), stages=_1F1B),
