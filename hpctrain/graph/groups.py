@@ -159,13 +159,20 @@ class _Walk:
         return self.compiled and node.row.total is not None and same and floating
 
     def _sum(self, new: Entry, node: Node) -> Sequence[Entry]:
-        """Let a sum join the group whose element it sums: it makes little and reads no more."""
+        """Let a sum join the group whose element it sums: it makes little and reads no more.
+
+        Or one that reads what it sums, as to round it.
+        """
         value = node.inputs[0]
+        shape, device = self.graph.specs[value].shape, _device(node)
         made = self.maker.get(value)
-        entry = None if made is None else self.where[made]
-        if entry is None or value not in entry.elements or len(entry.nodes) >= _MEMBERS:
-            return ()
-        if self.graph.specs[value].shape != entry.shape or _device(node) != entry.device:
+        near = [self.where[i] for i in self._users(value) if value in self.where[i].plain]
+        near = near if made is None else [self.where[made], *near]
+        for entry in near:
+            fits = shape == entry.shape and device == entry.device
+            if fits and value in entry.elements | entry.plain and len(entry.nodes) < _MEMBERS:
+                break
+        else:
             return ()
         new.shape, new.device, new.place = entry.shape, entry.device, entry.place
         new.plain = {value}

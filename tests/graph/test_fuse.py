@@ -107,6 +107,18 @@ def test_a_closing_sum_joins_and_the_element_stays_if_it_is_read():
     assert len(graph.nodes[0].outputs) == 3
 
 
+@COMPILED
+def test_a_sum_joins_whoever_reads_what_it_sums():
+    def function(x):
+        y = ops.matmul(x, x)
+        return ops.relu(y) * 2.0, ops.matmul(y, y), ops.sum(y, 0)
+
+    graph = fused(capture(function, [Spec((7, 7), F8)]))
+
+    assert names(graph) == ["matmul", "relu+multiply+sum", "matmul"]
+    assert_same(function, [np.random.default_rng(0).standard_normal((7, 7))])
+
+
 def test_the_sum_of_a_group_is_not_read_inside_of_it():
     def function(x):
         y = ops.exp(x)
