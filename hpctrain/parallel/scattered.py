@@ -200,7 +200,7 @@ def _planned(
     leaves = tuple(v for v in graph.leaves if v in used)
     constants = {v: array for v, array in graph.constants.items() if v in used}
     part = replace(part, inputs=(*fed, *come), leaves=leaves, constants=constants)
-    plan = make_plan(optimise(part, ("own_outputs", "schedule")))
+    plan = make_plan(optimise(part, ("dead_code", "own_outputs", "schedule")))
     places = dict(zip(results, plan.graph.outputs, strict=True))
     return Share(
         plan, fed, leaves, tuple(received), results, _legs(plan, received, sent, places)

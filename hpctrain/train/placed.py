@@ -193,7 +193,11 @@ class PlacedExecutors:
             results = kind.backward.run(given, self.places.wire)
             gradients = kind.passes.gradients
             found = {n: results[v] for n, v in gradients.items() if v in results}
-        self._input_grads = {name: found.pop(name) for name in self._fed if name in found}
+        own = {name: found.pop(name) for name in self._fed if name in found}
+        for name, array in self._input_grads.items():
+            if self._requests[name] == "add" and name in own and own[name].shape == array.shape:
+                own[name] = array + own[name]
+        self._input_grads = own
         self._take({n: found.get(n) for n in self._grads})
 
     def _rows_of(self, tensor: Tensor) -> Any:
