@@ -26,7 +26,7 @@ def test_graph_shows_figures_of_each_pass_and_the_graph(name, capsys):
 
     assert [line.split()[0] for line in lines[1 : 2 + len(PASSES)]] == ["capture", *PASSES]
     nodes = [int(line.split()[1]) for line in lines[1 : 2 + len(PASSES)]]
-    assert nodes[-1] < nodes[0]
+    assert nodes[-1] < max(nodes)  # some passes take operations apart
     assert lines[-1].startswith("output %")
 
 
