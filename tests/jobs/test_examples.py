@@ -58,3 +58,14 @@ def test_the_committed_symbol_is_the_one_that_the_example_writes(tmp_path):
 
     written = (tmp_path / "symbol.json").read_text("utf-8")
     assert written == (EXAMPLES / "symbol.json").read_text("utf-8")
+
+
+def test_an_lstm_over_ranks_scores_as_on_one():
+    said = [
+        run(n, "model_parallel_lstm.py", "--epochs", 1, "--hidden", 16, "--length", 4)
+        for n in (1, 2)
+    ]
+
+    found = [re.findall(r"validation accuracy (\S+) on (\d) ranks", text) for text in said]
+    assert [rows[0][1] for rows in found] == ["1", "2"]
+    assert found[0][0][0] == found[1][0][0]
