@@ -122,7 +122,8 @@ def _traded(group: Group, plan: Plan, state: ModelState, trade: Trade) -> dict[i
     terms, codec, flat = trade.terms, trade.terms.codec(), state.flat
     far = any(trade.is_far(server) for server in range(terms.servers))
     # What corrects late gradients has to know all that a worker has.
-    if terms.compensation or terms.ahead or not any(group.allgather_obj(far)):
+    known = terms.compensation > 0 and not terms.sync
+    if known or not any(group.allgather_obj(far)):
         return {}
     read = [row for row in _tall(plan, flat) if _only_looked_up(plan, state, *row[:2])]
     itemsize, found = flat.dtype.itemsize, {}

@@ -88,7 +88,8 @@ def test_only_the_rows_in_use_travel(world, monkeypatch, optimizer):
 @pytest.mark.parametrize("kind", ["threaded", "serial"])
 @pytest.mark.parametrize("mode", ["async", "bounded"])
 def test_without_rounds_workers_end_with_the_servers_tables(world, mode, kind):
-    terms = Terms(mode=mode, staleness=2, shared=False, debug=True)
+    ahead = mode == "bounded"
+    terms = Terms(mode=mode, staleness=2, ahead=ahead, shared=False, debug=True)
 
     def use(step, steps):
         found = in_steps(step, steps)
