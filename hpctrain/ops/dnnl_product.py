@@ -41,6 +41,7 @@ _SRC, _WEIGHTS = 1, 33
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS, _TRAINING = 129, 145, 161, 64
 _SMALL = 1 << 18  # multiplications; below it the call costs more than it saves
 _MANY = 512  # rows from which it pays to pack the second factor
+_WIDE = 4096  # columns from which packing takes megabytes, for ``gemm`` of nobody's planning
 
 Shape = tuple[int, int, int]  # rows, depth, columns
 Flips = tuple[bool, bool]  # which factors lie transposed in memory
@@ -95,6 +96,8 @@ def _way(shape: Shape, transposed: Flips, narrow: bool) -> str:
         (False, False): columns >= 96 and not (32 < rows < 128 and columns % 2048 == 0),
         (True, True): False,
     }
+    if columns > _WIDE:
+        return "plain"
     if good[transposed] and not narrow:
         return "gemm"
     return "packed" if rows >= _MANY and not (narrow and transposed[1]) else "plain"
