@@ -107,6 +107,7 @@ class BoundShare:
                 self._executor.run(leg.start, leg.stop)
             for mail in leg.sends:
                 wire.send(mail, found[mail.value])
+        wire.settle()  # the arrays may be dropped from here on
         self._executor.forget()
         return found
 

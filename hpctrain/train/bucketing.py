@@ -67,6 +67,7 @@ class BucketingModule(Loops):
         self._fixed = list(fixed_param_names or ())
         self._modules: dict[Hashable, Module] = {}
         self._current = self._default = self._module(default_bucket_key)
+        self._places = self._default._places
         self._requests: dict[str, Any] = {}
         self._known: tuple[Params, Params] | None = None  # until they are in the executors
 

@@ -31,6 +31,7 @@ class Loops(ABC):
     """What can be done with anything that binds, computes and updates."""
 
     symbol: Any
+    _places: Any = None  # where groups are, if they are on several ranks
 
     @abstractmethod
     def bind(self, data_shapes: Any, label_shapes: Any = None, **options: Any) -> None:
@@ -142,8 +143,12 @@ class Loops(ABC):
                 _LOG.info("Epoch[%d] Train-%s=%f", epoch, name, value)
             _LOG.info("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - start)
             self.end_epoch()
-            for callback in _listed(epoch_end_callback):
-                callback(epoch, self.symbol, *self.get_params())
+            callbacks = _listed(epoch_end_callback)
+            # Parameters of other ranks come from all of them, whoever has asked.
+            asked = bool(callbacks) if self._places is None else self._places.any(callbacks)
+            params = self.get_params() if asked else ()
+            for callback in callbacks:
+                callback(epoch, self.symbol, *params)
             if eval_data is not None:
                 found = self.score(
                     eval_data, validation, batch_end_callback=eval_batch_end_callback,

@@ -93,6 +93,12 @@ class Places:
         assert self._joined is not None, "join comes first"
         return self._joined[0]
 
+    def any(self, here: object) -> bool:
+        """Return whether something is true on any rank; collective."""
+        found = np.array([bool(here)], np.int64)
+        self.group.allreduce(found, "max")
+        return bool(found[0])
+
     def add(self, arrays: Sequence[Any]) -> None:
         """Sum arrays over the copies in place, small ones together; collective among them."""
         assert self._joined is not None, "join comes first"

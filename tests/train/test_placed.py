@@ -295,6 +295,19 @@ def test_modules_chain_by_input_gradients_over_ranks(group):
         np.testing.assert_array_equal(found.asnumpy(), wanted.asnumpy())
 
 
+def test_one_rank_may_ask_for_the_parameters_of_all(group):
+    module, seen = Module(straight(), group2ctx=places((0, 1, 2)), group=group), []
+    module.fit(
+        source(), num_epoch=1,
+        epoch_end_callback=(lambda *told: seen.append(told)) if RANK == 0 else None,
+    )  # fmt: skip
+
+    found = values(module)
+    assert len(seen) == (RANK == 0)
+    for _, _, args, aux in seen:
+        assert_equal({n: v.asnumpy() for n, v in {**args, **aux}.items()}, found)
+
+
 def test_what_cannot_be_placed_is_refused_in_one_sentence(group):
     def refused(where, match, symbol=None, **options):
         with pytest.raises(ConfigError, match=match):
