@@ -9,6 +9,7 @@ import numpy as np
 
 from hpctrain import backend, models, nn, optim
 from hpctrain.autograd import Spec, Tensor
+from hpctrain.comm.group import Group
 from hpctrain.comm.guard import agreed
 from hpctrain.comm.progress import Log
 from hpctrain.comm.world import World
@@ -152,15 +153,15 @@ def memory(config: Config) -> Memory:
 
 
 def together(
-    config: Config, world: World, pause_s: float = 0.0, log: Log | None = None
+    config: Config, group: Group, pause_s: float = 0.0, log: Log | None = None
 ) -> Combine | None:
-    """Make what takes batch statistics over all ranks; None where each takes its own.
+    """Make what takes batch statistics over all ranks of a group, if they are to be shared.
 
     Collective, on the main thread.
     """
     if not config.parallel.sync_bn:
         return None
-    return Combine(world.group, pause_s, log=log) if world.size > 1 else None
+    return Combine(group, pause_s, log=log) if group.size > 1 else None
 
 
 def options(config: Config, overlap: bool, pause_s: float) -> Options:

@@ -1,6 +1,7 @@
 """From a configuration to a pipeline: the mesh, and the step of one rank."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hpctrain import engine
@@ -9,6 +10,7 @@ from hpctrain.cli import build, tensor
 from hpctrain.cli.exchange import PAUSE_S, Traffic, overlaps, way_of
 from hpctrain.cli.room import Room, state_bytes
 from hpctrain.comm.mesh import Mesh
+from hpctrain.comm.watched import Logs
 from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import LaneSpec
@@ -30,12 +32,22 @@ __all__ = [
 
 
 class Place(NamedTuple):
-    """Where this rank computes, and with what."""
+    """Where this rank computes, and with what; ``logs`` where messages are watched."""
 
     device: Device
     cores: float
-    log: Any
+    logs: Logs | None
     traffic: Traffic
+
+    @property
+    def noted(self) -> Logs:
+        """Where messages are noted, if only for nobody."""
+        return self.logs or Logs()
+
+    @property
+    def pause_s(self) -> float:
+        """How to wait for messages on the compute lane."""
+        return PAUSE_S if self.cores < 1 else 0.0
 
 
 def mesh_of(config: Config, world: World) -> Mesh | None:
@@ -62,8 +74,9 @@ def lanes(config: Config, pause_s: float) -> Mapping[str, LaneSpec]:
 
 def layout_of(config: Config) -> Layout:
     """Return how the model goes through its stages."""
-    p = config.parallel
-    return Layout(p.pipeline, p.schedule, p.micro_batches, p.chunks, p.balance)
+    p, states = config.parallel, len(build.optimizer(config).state_names)
+    size = p.pipeline, p.schedule, p.micro_batches, p.chunks
+    return Layout(*size, p.balance, copies=3 + states)
 
 
 def step_of(  # noqa: PLR0913 (the parts that meet here)
@@ -89,13 +102,13 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     state = StageState(model, parts.parameters, optimizer, mesh, slice_bytes, parts.division)
     tensor.agree_on(facts(config, state), world, mesh)
     state.broadcast(world.control)
-    pause_s = PAUSE_S if place.cores < 1 else 0.0
-    options = build.options(config, overlaps(place.traffic, world, place.cores), pause_s)
+    overlap = overlaps(place.traffic, world, place.cores)
+    options = build.options(config, overlap, place.pause_s)
     schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
     way = way_of(place.traffic, world, state, summing(options), group=mesh.data)
+    way = replace(way, log=place.noted.among(mesh.data, "slices", by_step=True))
     step = Pipeline(model, state, optimizer, schedule, lanes_, mesh, options, way)
-    # Stages have other numbers of slices, so that only the messages between them are watched.
-    step.moves.log = place.log
+    step.watch(place.noted)
     step.prepare(*specs)
     room.planned(step)
     return step
@@ -103,7 +116,7 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
 
 def _samples(loader: Any, mesh: Mesh) -> int:
     """Return the most samples of a batch that a replica has."""
-    share = part(loader.plan.batch, 0, mesh.shape.data)
+    share = part(loader.plan.batch, 0, mesh.shape.data, loader.unit)
     return share.stop - share.start
 
 
@@ -112,11 +125,19 @@ def _model(
 ) -> tuple[StagedModel, tensor.Parts]:
     """Cut the model, and give the parameters of this rank's stages their values."""
     world, layout, device = room.world, layout_of(config), place.device
-    made = tensor.made_hollow(config, world, loader, device)
-    samples = _samples(loader, mesh)
+    log = place.noted.among(mesh.data, "statistics of micro-batches")
+    together = build.together(config, mesh.data, place.pause_s, log)
+    made = tensor.made_hollow(config, world, loader, device, together)
+    samples, shard = _samples(loader, mesh), build.shard(config)
     most = most_samples(samples, layout.micro_batches)
+    timed = layout.balance == "time"
+    if shard:
+        # Nothing that differs from run to run, or with the number of replicas, may say where
+        # the model is cut: no times, and the micro-batches of a replica alone.
+        most, timed = min(shard, samples), False
+        layout = replace(layout, micro_batches=-(-loader.plan.batch // shard))
     inputs, targets = (of_samples(s, most) for s in build.batch_specs(loader, samples))
-    specs, timed = (inputs, targets), layout.balance == "time"
+    specs = inputs, targets
     parts = tensor.parts_of(config, world, mesh, made, place, specs)
     goal, parameters = parts.goal, parts.parameters
     model = StagedModel(goal, parameters, layout, specs, world.control, device, timed)
@@ -134,7 +155,8 @@ def banner(world: World, step: Pipeline, loader: Any, threads: int) -> dict[str,
     layout, shape, stages = step.model.layout, step.mesh.shape, step.stages
     state = step.state
     assert isinstance(state, StageState), "a rank of stages has a part of the model"
-    bubble = bubble_formula(layout.schedule, layout.ranks, layout.micro_batches, layout.chunks)
+    count = step.micro_batches
+    bubble = bubble_formula(layout.schedule, layout.ranks, count, layout.chunks)
     return {
         "ranks": f"{world.size} on {len(world.hosts)} host(s), {world.library}",
         "mesh": f"{shape.data} replica(s) x {shape.pipeline} ranks"
@@ -148,7 +170,7 @@ def banner(world: World, step: Pipeline, loader: Any, threads: int) -> dict[str,
         "records": loader.records.n,
         "batch": f"{loader.plan.batch} over all replicas, {loader.plan.steps} an epoch"
         + (f", {step.options.accumulate} to a step" if step.options.accumulate > 1 else ""),
-        "pipeline": f"{layout.schedule}, {layout.micro_batches} micro-batches of up to "
+        "pipeline": f"{layout.schedule}, {count} micro-batches of up to "
         f"{step.most} samples, bubble {bubble:.1%} if all stages are equal",
     }
 

@@ -1,6 +1,7 @@
 """From a configuration to a team that shares each layer: the parts and the step of one rank."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from hpctrain.parallel.shared_model import (
     take_part,
 )
 from hpctrain.parallel.tensor_parallel import TensorParallel
+from hpctrain.parallel.together import Combine
 
 __all__ = ["Made", "Parts", "agree_on", "facts_of", "made_hollow", "parts_of", "step_of"]
 
@@ -65,7 +67,13 @@ class Made(NamedTuple):
     drawn: Mapping[str, Any]
 
 
-def made_hollow(config: Config, world: World, loader: Any, device: Device) -> Made:
+def made_hollow(
+    config: Config,
+    world: World,
+    loader: Any,
+    device: Device,
+    together: Combine | None = None,
+) -> Made:
     """Make the model without memory for its parameters; collective."""
     drawn: dict[str, Any] = {}
 
@@ -74,7 +82,7 @@ def made_hollow(config: Config, world: World, loader: Any, device: Device) -> Ma
         drawn.update(start_hollow(parameters, device, config.run.seed, config.device.dtype))
 
     net, goal = agreed(
-        world.control, lambda: build.objective(config, loader, device, start=start)
+        world.control, lambda: build.objective(config, loader, device, together, start)
     )
     parameters = net.collect_params()
     for name in drawn:
@@ -99,7 +107,8 @@ def parts_of(
     seed, device = config.run.seed, place.device
     if mesh.shape.tensor == 1:
         return Parts(goal, whole, lambda mine: settle(whole, drawn, mine, device, seed))
-    team = Team(mesh.tensor, PAUSE_S if place.cores < 1 else 0.0)
+    log = place.noted.among(mesh.tensor, "rounds")
+    team = Team(mesh.tensor, PAUSE_S if place.cores < 1 else 0.0, log)
     division = agreed(
         world.control,
         lambda: divide(goal, whole, specs, team, device, config.parallel.sequence),
@@ -145,6 +154,7 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     options = build.options(config, overlaps(place.traffic, world, place.cores), pause_s)
     schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
     way = way_of(place.traffic, world, state, options, group=mesh.data)
+    way = replace(way, log=place.noted.among(mesh.data, "slices", by_step=True))
     optimizer = build.optimizer(config)
     step = TensorParallel(parts.goal, state, optimizer, schedule, lanes, mesh, options, way)
     step.prepare(*specs)

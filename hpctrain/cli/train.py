@@ -187,13 +187,13 @@ def _step(
     """Build the model, the training step and the evaluation, alike on every rank."""
     device, cores, watch, traffic = place
     if mesh is not None:
-        where = pipeline.Place(device, cores, watch.log, traffic)
+        where = pipeline.Place(device, cores, watch.logs, traffic)
         if mesh.shape.pipeline == 1:
             return tensor.step_of(config, world, mesh, lanes, loader, where, _facts)
         made = pipeline.step_of(config, world, mesh, lanes, loader, where, _facts)
         return made, PipelineEvaluator(made)
     pause_s = PAUSE_S if cores < 1 else 0.0
-    together = build.together(config, world, pause_s, watch.inside)
+    together = build.together(config, world.group, pause_s, watch.inside)
     room = Room(world)
     net, goal = room.objective(config, loader, device, together)
     optimizer = build.optimizer(config)

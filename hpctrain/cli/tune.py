@@ -172,7 +172,7 @@ def traffic_of(
         return start, ""
     loader = build.loader(config, records, world, None, training=True)
     pause_s = PAUSE_S if cores < 1 else 0.0
-    together = build.together(config, world, pause_s)
+    together = build.together(config, world.group, pause_s)
     net, goal = agreed(world.control, lambda: build.objective(config, loader, device, together))
     batch = next(iter(loader.epoch(0, 0)))
     part = Work(

@@ -23,7 +23,17 @@ _SILENT = tuple(f"{_ROOT / name}/" for name in ("engine", "trace"))  # they wait
 _LIBRARY = (sysconfig.get_path("stdlib"), "<frozen")
 _FRAMES = 3
 
-_Row = tuple[int, str, int, float]  # number, name, how often, since when it is waited for or 0
+
+@dataclass(slots=True)
+class _Row:
+    """An open exchange."""
+
+    number: int
+    name: str
+    times: int
+    """How often this one was started, of which this is the last."""
+    since: float
+    """When this rank began to wait for it; 0 if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,7 @@ class Wait:
     Attributes
     ----------
     sequence : str
-        ``GRADIENT``, ``CONTROL`` or ``INSIDE``.
+        ``GRADIENT``, ``CONTROL``, ``INSIDE``, or one that only some ranks have.
     number : int
         Its place in the sequence, from 1, the same on all ranks.
     name : str
@@ -54,7 +64,7 @@ class State:
     Attributes
     ----------
     started : dict of str to int
-        Exchanges started so far, by sequence.
+        Exchanges started so far, by sequence; without those that this rank has no part in.
     waits : list of Wait
         The oldest of each sequence.
     busy : dict of str to int
@@ -93,11 +103,15 @@ class Log:
     Parameters
     ----------
     sequence : str
-        ``GRADIENT``, or ``INSIDE``, whose exchanges are not counted by steps.
+        ``GRADIENT``, ``INSIDE``, or the name of one that only some ranks have.
+    by_step : bool, optional
+        Whether an exchange is named by its step, as those of ``GRADIENT`` are; else by its
+        number in the sequence.
 
     Attributes
     ----------
     sequence : str
+    by_step : bool
     first_step : int
         The step before the first exchange of a slice, if training goes on from a checkpoint.
 
@@ -107,8 +121,9 @@ class Log:
     three cost less than a microsecond each.
     """
 
-    def __init__(self, sequence: str = GRADIENT) -> None:
+    def __init__(self, sequence: str = GRADIENT, by_step: bool | None = None) -> None:
         self.sequence = sequence
+        self.by_step = sequence == GRADIENT if by_step is None else by_step
         self.first_step = 0
         self.started = 0
         self._times: dict[int, int] = {}
@@ -128,12 +143,13 @@ class Log:
         """
         self.started = number = self.started + 1
         self._times[key] = times = self._times.get(key, 0) + 1
-        self._open[key] = number, name, times, monotonic() if waits else 0.0
+        self._open[key] = _Row(number, name, times, monotonic() if waits else 0.0)
 
     def waiting(self, key: int) -> None:
-        """Note that this rank now waits for an exchange that it has started."""
-        number, name, times, _ = self._open[key]
-        self._open[key] = number, name, times, monotonic()
+        """Note that this rank now waits for an exchange; one that is not open is left alone."""
+        row = self._open.get(key)
+        if row is not None and not row.since:
+            row.since = monotonic()  # in place: another thread may just close it
 
     def completed(self, key: int) -> None:
         """Note that it is complete here; one that is not open is left alone."""
@@ -147,19 +163,20 @@ class Log:
         since, now : float, s
             Waiting before and after these moments of ``time.monotonic`` does not count.
         """
-        rows = [row for row in self._open.copy().values() if row[3]]
+        rows = [row for row in self._open.copy().values() if row.since]
         if not rows:
             return None
-        number, name, times, start = min(rows)
-        count = "step" if self.sequence == GRADIENT else "message"
-        text = f"{count} {self.first_step + times}, {name}"
+        row = min(rows, key=lambda row: row.number)
+        step = self.first_step + row.times
+        count = f"step {step}" if self.by_step else f"message {row.number}"
         end = monotonic() if now is None else now
-        return Wait(self.sequence, number, text, end - max(start, since))
+        seconds = end - max(row.since, since)
+        return Wait(self.sequence, row.number, f"{count}, {row.name}", seconds)
 
     def busy(self) -> int | None:
         """Return the number of the first started exchange that this rank does not wait for."""
         rows = self._open.copy().values()
-        return min((row[0] for row in rows if not row[3]), default=None)
+        return min((row.number for row in rows if not row.since), default=None)
 
 
 def collective(frame: FrameType | None) -> str:

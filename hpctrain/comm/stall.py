@@ -23,8 +23,9 @@ from mpi4py import MPI
 
 from hpctrain.comm import guard
 from hpctrain.comm.mail import Mail
-from hpctrain.comm.progress import CONTROL, INSIDE, Log, State, Wait, collective, place
+from hpctrain.comm.progress import CONTROL, State, Wait, collective, place
 from hpctrain.comm.stalled import report, stalled
+from hpctrain.comm.watched import Logs
 from hpctrain.comm.world import World
 from hpctrain.trace import Activity
 
@@ -91,6 +92,8 @@ class Watch:
         To be told when an exchange of gradients starts and ends.
     inside : Log
         To be told of what ranks wait for inside a step's computation, such as statistics.
+    logs : Logs
+        These two, and those of what only some ranks do together: make them before the block.
 
     Notes
     -----
@@ -107,7 +110,8 @@ class Watch:
         activity: Activity | None = None,
         running: Running | None = None,
     ) -> None:
-        self.log, self.inside = Log(), Log(INSIDE)
+        self.logs = Logs(world.whole.rank)
+        self.log, self.inside = self.logs.gradient, self.logs.inside
         self._world, self._group = world.whole, world.control
         self._stall_s, self._abort_s = stall_s, abort_s
         self._activity = activity or Activity()
@@ -183,23 +187,20 @@ class Watch:
 
     def _waits(self, now: float) -> list[Wait]:
         """Return the oldest open exchange of each sequence."""
-        found = [log.oldest(self._awake, now) for log in (self.log, self.inside)]
-        waits, control = [wait for wait in found if wait is not None], self._control
+        waits, control = self.logs.waits(self._awake, now), self._control
         if control.name:
             seconds = now - max(control.moment, self._awake)
             waits.append(Wait(CONTROL, control.number, control.name, seconds))
         return waits
 
     def _state(self, now: float) -> State:
-        started = {log.sequence: log.started for log in (self.log, self.inside)}
         doing = [f"{each.what} for {each.seconds:.1f} s" for each in self._activity.now()]
         doing += [f"lane {lane}: {name} for {s:.1f} s" for lane, name, s in self._running()]
         doing.append(f"main thread at {place(_main_frame())}")
-        busy = self.log.busy()
         return State(
-            {**started, CONTROL: self._group.calls},
+            {**self.logs.started(), CONTROL: self._group.calls},
             self._waits(now),
-            {} if busy is None else {self.log.sequence: busy},
+            self.logs.busy(),
             self._told,
             doing,
         )

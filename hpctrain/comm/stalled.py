@@ -79,9 +79,11 @@ def _behind(states: States, subject: Wait) -> tuple[dict[int, State], dict[int, 
     """Return the ranks that have not started an exchange, and those that have left it since."""
     behind, busy, sequence = {}, {}, subject.sequence
     for rank, state in states.items():
-        if state and state.started[sequence] < subject.number:
+        if state is None or sequence not in state.started:
+            continue
+        if state.started[sequence] < subject.number:
             behind[rank] = state
-        elif state and state.busy.get(sequence) == subject.number:
+        elif state.busy.get(sequence) == subject.number:
             busy[rank] = state
     return behind, busy
 

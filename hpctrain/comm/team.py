@@ -9,6 +9,7 @@ from time import perf_counter
 
 from hpctrain.backend import Array
 from hpctrain.comm.group import Group
+from hpctrain.comm.progress import Log
 
 __all__ = ["Team"]
 
@@ -26,14 +27,17 @@ class Team:
         Its communicator is duplicated.
     pause_s : float
         How to wait; see `hpctrain.comm.request.Handle.wait`.
+    log : Log, optional
+        Where rounds are noted; see `hpctrain.comm.watched.Logs.among`.
 
     Attributes
     ----------
     rank, size : int
     """
 
-    def __init__(self, group: Group, pause_s: float = 0.0) -> None:
+    def __init__(self, group: Group, pause_s: float = 0.0, log: Log | None = None) -> None:
         self.rank, self.size = group.rank, group.size
+        self._log = Log() if log is None else log
         self._group = group.dup()
         self._pause_s = pause_s
         self._seconds = 0.0
@@ -41,7 +45,9 @@ class Team:
     def __repr__(self) -> str:
         return f"{self.size} ranks"
 
-    def swap(self, sent: Sequence[Array], received: Sequence[Array]) -> None:
+    def swap(
+        self, sent: Sequence[Array], received: Sequence[Array], name: str = "a round"
+    ) -> None:
         """Send an array to each other rank, and receive one from each; blocks.
 
         Parameters
@@ -49,14 +55,18 @@ class Team:
         sent, received : sequence of array
             By rank; C-contiguous. What stands at this rank's own place is not looked at. They
             must not overlap.
+        name : str
+            What it is for, in a report of who keeps the others waiting.
         """
         began = perf_counter()
+        self._log.posted(0, name)
         # Each begins with the next rank, so that not all send to the same one first.
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
         under_way = [self._group.irecv(received[rank], rank) for rank in reversed(others)]
         under_way += [self._group.isend(sent[rank], rank) for rank in others]
         for handle in under_way:
             handle.wait(self._pause_s)
+        self._log.completed(0)
         self._seconds += perf_counter() - began
 
     def take(self) -> float:

@@ -2,11 +2,80 @@
 
 from collections.abc import Sequence
 
-from hpctrain.comm.progress import Log
+from hpctrain.comm.group import Group
+from hpctrain.comm.progress import INSIDE, Log, Wait
 from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending
+from hpctrain.comm.wording import ranks
 
-__all__ = ["noted", "slice_names"]
+__all__ = ["Logs", "noted", "slice_names"]
+
+
+class Logs:
+    """The logs of one rank: of the sequences that all ranks have, and of those of some.
+
+    Parameters
+    ----------
+    rank : int
+        This one, of all.
+
+    Attributes
+    ----------
+    gradient, inside : Log
+        Of slices; and of what all ranks wait for inside a step's computation.
+    """
+
+    def __init__(self, rank: int = 0) -> None:
+        self.gradient, self.inside = Log(), Log(INSIDE)
+        self._rank = rank
+        self._every: tuple[Log, ...] = (self.gradient, self.inside)  # replaced, never changed
+
+    def _kept(self, log: Log) -> Log:
+        self._every = (*self._every, log)
+        return log
+
+    def among(self, group: Group, what: str, by_step: bool = False) -> Log:
+        """Return a log of what the ranks of ``group`` start in one order; collective over it.
+
+        Parameters
+        ----------
+        group : Group
+        what : str
+            The kind of exchange; a group has one log of a kind.
+        by_step : bool
+            See `Log`.
+        """
+        return self._kept(Log(f"{what} of {ranks(group.allgather_obj(self._rank))}", by_step))
+
+    def pairs(self, group: Group) -> dict[tuple[int, int], Log]:
+        """Return logs of messages between two ranks of ``group``; collective over it.
+
+        Returns
+        -------
+        dict of (source, dest) to Log
+            By ranks of the group, one of them this one. The log's sequence is its name.
+        """
+        every = group.allgather_obj(self._rank)
+        found = {}
+        for other in set(range(group.size)) - {group.rank}:
+            for ends in (other, group.rank), (group.rank, other):
+                source, dest = (every[end] for end in ends)
+                found[ends] = self._kept(Log(f"parcel from rank {source} to rank {dest}"))
+        return found
+
+    def waits(self, since: float, now: float) -> list[Wait]:
+        """Return the oldest exchange of each sequence that this rank waits for."""
+        found = [log.oldest(since, now) for log in self._every]
+        return [wait for wait in found if wait is not None]
+
+    def started(self) -> dict[str, int]:
+        """Return how many exchanges of each sequence this rank has started."""
+        return {log.sequence: log.started for log in self._every}
+
+    def busy(self) -> dict[str, int]:
+        """Return by sequence the oldest started slice that nobody here waits for."""
+        found = {log.sequence: log.busy() for log in self._every if log.by_step}
+        return {name: number for name, number in found.items() if number is not None}
 
 
 def slice_names(parameters: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:

@@ -148,8 +148,6 @@ CONFLICTS = (
         "parallel.chunks: got {parallel.chunks} with parallel.schedule = {parallel.schedule}, "
         "needed interleaved; leave it at 1, or choose that",
     ),
-    Conflict((_staged, _in_shards), _WHOLE.format("exchange.reproducible = ranks")),
-    Conflict((_staged, _sync_bn), _WHOLE.format("parallel.sync_bn")),
     Conflict((_staged, _tuned), _WHOLE.format("exchange.tune")),
     Conflict((_staged, _served), _WHOLE.format("exchange.kind = server")),
     Conflict(

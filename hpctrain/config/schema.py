@@ -223,7 +223,7 @@ class Parallel(Section, frozen=True):
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b"
     """order of the work; gpipe keeps most, 1f1b least, the others stand still least"""
     micro_batches: Positive = 4
-    """parts of a batch that go through the stages one after the other"""
+    """parts of a batch that go through the stages; the shards if reproducible is ranks"""
     chunks: Positive = 1
     """stages on each rank (interleaved)"""
     balance: Literal["time", "memory", "params"] = "time"
@@ -233,7 +233,7 @@ class Parallel(Section, frozen=True):
     sequence: bool = True
     """share what is between these layers, too: each rank has some steps of every sequence"""
     sync_bn: bool = False
-    """batch normalisation by the statistics of the whole batch, over all ranks"""
+    """batch normalisation by the statistics of the batch (stages: micro-batch) on all ranks"""
 
 
 class Device(Section, frozen=True):

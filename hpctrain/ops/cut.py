@@ -30,8 +30,8 @@ class Place(Protocol):
 class Team(Place, Protocol):
     """The ranks that share layers; see `hpctrain.comm.team`. Hashable."""
 
-    def swap(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
-        """Send an array to each rank, and receive one from each."""
+    def swap(self, sent: Sequence[Any], received: Sequence[Any], name: str) -> None:
+        """Send an array to each rank, and receive one from each; ``name`` says what for."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _One(Seat):
     rank: int = 0
     size: int = 1
 
-    def swap(self, sent: Any, received: Any) -> None:
+    def swap(self, sent: Any, received: Any, name: str) -> None:
         """Send nothing."""
 
     def __repr__(self) -> str:

@@ -86,6 +86,11 @@ def _several(team: Team, outs: Any, ins: Any) -> bool:
     return team.size > 1
 
 
+def _named(what: str, whole: Any) -> str:
+    """Name a round for whoever waits in it: what it is, and the shape of the whole value."""
+    return f"{what} {whole.shape}"
+
+
 # Sum
 
 
@@ -102,15 +107,16 @@ def _sum(xp: Any, ins: Any, outs: Any, scratch: Any, *, team: Team) -> None:
     if not _several(team, outs, ins):
         return
     x, out, (terms,) = ins[0].reshape(-1), outs[0].reshape(-1), scratch
+    name = _named("team_sum", ins[0])
     if x.nbytes <= SMALL_BYTES:
-        team.swap([x] * team.size, terms)
+        team.swap([x] * team.size, terms, name)
         add_up(xp, terms, x, out, team.rank)
         return
     given, made = ([p[0] for p in _FLAT.parts(a[:, None], team)] for a in (x, out))
     given, made = ([p.reshape(-1) for p in parts] for parts in (given, made))
-    team.swap(given, terms)
+    team.swap(given, terms, name)
     add_up(xp, terms, given[team.rank], made[team.rank], team.rank)
-    team.swap([made[team.rank]] * team.size, made)
+    team.swap([made[team.rank]] * team.size, made, name)
 
 
 def add_up(xp: Any, terms: Any, own: Any, out: Any, rank: int) -> None:
@@ -167,7 +173,7 @@ def _gather(xp: Any, ins: Any, outs: Any, scratch: Any, *, team: Team, **attrs: 
     x, parts = ins[0], attrs["cut"].parts(outs[0], team)
     room = [part.reshape(-1) for part in parts] if not scratch else _laid(scratch[0], parts)
     parts[team.rank][...] = x.reshape(parts[team.rank].shape)
-    team.swap([x.reshape(-1)] * team.size, room)
+    team.swap([x.reshape(-1)] * team.size, room, _named("team_gather", outs[0]))
     for rank, (part, got) in enumerate(zip(parts, room, strict=True)):
         if scratch and rank != team.rank:
             part[...] = got.reshape(part.shape)
@@ -218,7 +224,7 @@ def _scatter(xp: Any, ins: Any, outs: Any, scratch: Any, *, team: Team, cut: Cut
     if len(scratch) > 1:
         for part, to in zip(parts, packed, strict=True):
             to.reshape(part.shape)[...] = part
-    team.swap(packed, terms)
+    team.swap(packed, terms, _named("team_scatter", ins[0]))
     add_up(xp, terms, packed[team.rank], outs[0].reshape(-1), team.rank)
 
 

@@ -168,7 +168,7 @@ def _xent(xp: Any, ins: Any, outs: Any, scratch: Any, *, team: Team, length: int
         xp.add.reduce(e, axis=1, out=total[rows])
     near, here = _inside(xp, label, _first(team, length), width)
     chosen[...] = xp.where(here, x[xp.arange(len(x)), near], 0)
-    team.swap([told[team.rank]] * team.size, told)
+    team.swap([told[team.rank]] * team.size, told, f"team_cross_entropy {label.shape}")
     loss, top, sums = (o.reshape(-1) for o in outs)
     xp.max(told[:, 0], axis=0, out=top)
     xp.subtract(told[:, 0], top, out=told[:, 0])
@@ -222,8 +222,8 @@ def _best(xp: Any, ins: Any, outs: Any, scratch: Any, *, team: Team, length: int
     x, out = ins[0].reshape(-1, ins[0].shape[-1]), outs[0].reshape(-1)
     xp.max(x, axis=1, out=values[team.rank])
     places[team.rank] = xp.argmax(x, axis=1) + _first(team, length)
-    team.swap([values[team.rank]] * team.size, values)
-    team.swap([places[team.rank]] * team.size, places)
+    team.swap([values[team.rank]] * team.size, values, "team_argmax, values")
+    team.swap([places[team.rank]] * team.size, places, "team_argmax, places")
     out[...] = places[xp.argmax(values, axis=0), xp.arange(len(out))]
 
 

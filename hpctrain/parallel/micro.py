@@ -6,9 +6,49 @@ from typing import Any
 
 from hpctrain.backend import module_of
 from hpctrain.io.sampler import part
+from hpctrain.parallel.shards import parts_of_step
+from hpctrain.parallel.together import made_up
 from hpctrain.parallel.work import Work
 
-__all__ = ["micro_batches", "most_samples"]
+__all__ = ["micro_batches", "micros_of_step", "most_samples"]
+
+
+def micros_of_step(
+    batches: Sequence[Work], count: int, batch_axis: int = 0, shard: int = 0, replicas: int = 0
+) -> list[Work]:
+    """Return the micro-batches of a step, of one batch after the other.
+
+    Parameters
+    ----------
+    batches : sequence of Work
+        The share of this replica; each with the counts and rows of its own global batch.
+    count, batch_axis
+        See `micro_batches`.
+    shard : int
+        Take virtual shards of so many samples instead: see `hpctrain.parallel.shards`.
+    replicas : int
+        How many there are, if they take statistics together: then all have as many
+        micro-batches of each batch as the largest, and those of no sample are made up.
+    """
+    parts = parts_of_step(batches, shard, silent=replicas > 0)
+    if shard:
+        return parts
+    if not replicas:
+        return [micro for work in parts for micro in micro_batches(work, count, batch_axis)]
+    found = []
+    for batch, work in zip(batches, parts, strict=True):
+        mine = micro_batches(work, count, batch_axis)
+        nothing = slice(work.count, work.count)
+        empty = replace(
+            work,
+            inputs=_cut(work.inputs, nothing, batch_axis),
+            targets=_cut(work.targets, nothing, batch_axis),
+            count=0,
+            row=work.row + work.count,
+        )
+        most = min(count, -(-batch.global_count // replicas))
+        found += mine + [made_up(empty)] * (most - len(mine))
+    return found
 
 
 def micro_batches(work: Work, count: int, batch_axis: int = 0) -> list[Work]:

@@ -11,7 +11,12 @@ The gradients of the micro-batches are summed in their order, in every schedule:
 those of one rank that accumulates over the same micro-batches. Only sums over ranks (of the
 norm of the gradient, of the gradient of a parameter that several stages read) are made in
 another order than on one rank. A batch normalisation takes its statistics over one
-micro-batch, and its running ones move with each of them, in their order.
+micro-batch, and its running ones move with each of them, in their order. With statistics over
+all replicas (`hpctrain.parallel.together`) it takes them over the micro-batches of one number
+together, first with first and so on; a replica that has fewer makes up one of no weight.
+
+With `Options.shard` the micro-batches are virtual shards (`hpctrain.parallel.shards`), however
+many a replica has of them: so the bits do not depend on the number of replicas.
 """
 
 from collections.abc import Sequence
@@ -20,6 +25,7 @@ from dataclasses import replace
 from hpctrain.autograd import Spec
 from hpctrain.comm.clock import offsets
 from hpctrain.comm.mesh import Mesh
+from hpctrain.comm.watched import Logs
 from hpctrain.engine import Engine
 from hpctrain.errors import ConfigError, EngineError
 from hpctrain.graph.cached import Statistics
@@ -27,17 +33,16 @@ from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.bubble import Bubble, bubble_of
 from hpctrain.parallel.data_parallel import DataParallel
 from hpctrain.parallel.exchange import exchange_by
-from hpctrain.parallel.micro import micro_batches, most_samples
+from hpctrain.parallel.micro import micros_of_step, most_samples
 from hpctrain.parallel.parcels import Parcels
 from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline_actions import PipelineActions
-from hpctrain.parallel.pipeline_moves import Move, Ties
+from hpctrain.parallel.pipeline_moves import Move, Ties, moves_of
 from hpctrain.parallel.pipeline_recipe import Deed, deeds, end_items
 from hpctrain.parallel.pipeline_schedule import Action, PipelineSchedule
 from hpctrain.parallel.pipeline_stages import RankStages
 from hpctrain.parallel.pipeline_times import Span, Timeline
 from hpctrain.parallel.recipe import Rules, nothing_items, posted_early, rules
-from hpctrain.parallel.shards import parts_of_step
 from hpctrain.parallel.stage_times import agreed_times, message_seconds, stage_seconds
 from hpctrain.parallel.staged import StagedModel
 from hpctrain.parallel.state import ModelState
@@ -89,7 +94,7 @@ class Pipeline(DataParallel):
         options = options or Options()
         self.model, self.mesh, self.batch_axis = model, mesh, batch_axis
         self.rank = mesh.place.pipeline
-        self.most = 1  # samples of a micro-batch
+        self.most, self.micro_batches = 1, 1  # samples of a micro-batch, and how many
         self.clock_s = 0.0  # how far this rank's clock is ahead of the first stage's
         self.message = 0.0, 0.0  # seconds and latency of one between stages
         self._plans: dict[int, PipelineSchedule] = {}  # by the number of micro-batches
@@ -121,8 +126,13 @@ class Pipeline(DataParallel):
         self.parcels = Parcels(self._groups[0], state.device, options.pause_s)
         self.moves.meet(self._groups[1], leads=mesh.place.tensor == 0)
         self.moves.join(self.parcels, self.ties)
+        self.moves.together = self.model.objective.together
         self._actions = self.moves
         self.stages = RankStages(self.model, state, self.rank, options.fuse, options.memory)
+
+    def watch(self, logs: Logs) -> None:
+        """Note messages between stages; collective over the pipeline."""
+        self.parcels.watch(logs.pairs(self.mesh.pipeline))
 
     def free(self) -> None:
         """Free the groups of the pipeline; collective, with nothing under way."""
@@ -152,11 +162,17 @@ class Pipeline(DataParallel):
 
     def prepare(self, inputs: Sequence[Spec], targets: Sequence[Spec]) -> None:
         """Plan the stages for a shape of batch, that of one replica; collective at first."""
-        layout = self.model.layout
-        self.most = most_samples(inputs[0].shape[self.batch_axis], layout.micro_batches)
+        layout, samples = self.model.layout, inputs[0].shape[self.batch_axis]
+        shard, batches = self.options.shard, max(1, self.options.accumulate)
+        count = layout.micro_batches * batches
+        self.most = most_samples(samples, layout.micro_batches)
+        if shard:
+            count, self.most = -(-samples // shard) * batches, min(shard, samples)
+        self.micro_batches = count // batches
         specs = tuple(of_samples(s, self.most, self.batch_axis) for s in (inputs, targets))
-        count = layout.micro_batches * max(1, self.options.accumulate)
-        self.stages.make_room(layout.plan(count))
+        # What is computed again must not depend on how many replicas have the shards.
+        fewest = layout.plan(layout.micro_batches * batches) if shard else None
+        self.stages.make_room(layout.plan(count), fewest)
         if not self.order:
             self._time(specs)
         plan = self.plan(count)
@@ -199,7 +215,8 @@ class Pipeline(DataParallel):
     @property
     def rules(self) -> Rules:
         """How steps are made."""
-        found = rules(self.options, self.order, self.group.size > 1, True, False)
+        shards = bool(self.options.shard)
+        found = rules(self.options, self.order, self.group.size > 1, True, shards)
         return replace(found, shared_norm=found.measured)
 
     def timeline(self) -> Timeline:
@@ -252,18 +269,15 @@ class Pipeline(DataParallel):
         number = self.step_number
         self.step_number += 1
         self._steps += 1
-        count = self.model.layout.micro_batches
-        micros = [
-            micro
-            for work in parts_of_step(parts, 0)
-            for micro in micro_batches(work, count, self.batch_axis)
-        ]
-        last = Move(number, parts[-1], stop=self.stop)
+        meeting = self.group.size if self.moves.together is not None else 0
+        size = self.model.layout.micro_batches, self.batch_axis
+        micros = micros_of_step(parts, *size, self.options.shard, meeting)
+        end = Move(number, parts[-1], stop=self.stop)
         if micros:
-            pushed = self._moved(micros, number)
+            pushed = self._moved(micros, end)
         else:
-            pushed = [(Deed(item), last) for item in nothing_items(self.rules)]
-        pushed += [(Deed(item), last) for item in self._after]
+            pushed = [(Deed(item), end) for item in nothing_items(self.rules)]
+        pushed += [(Deed(item), end) for item in self._after]
         if not self.options.overlap:
             order = posted_early([deed.item for deed, _ in pushed])
             pushed = [pushed[place] for place in order]
@@ -271,29 +285,11 @@ class Pipeline(DataParallel):
             self._push(deed.item, move, self.moves, deed.label)
         return number
 
-    def _moved(self, micros: Sequence[Work], number: int) -> list[tuple[Deed, Move]]:
+    def _moved(self, micros: Sequence[Work], end: Move) -> list[tuple[Deed, Move]]:
         """Return the deeds of a step with what they are about."""
         shapes, stages = tuple(work.specs() for work in micros), self.stages
         plan = self.plan(len(micros))
         made = stages.recipe(
             shapes, plan, lambda facts, boxes: deeds(plan, self.rank, facts, self.rules, boxes)
         )
-        bound = [stages.bound(shape) for shape in shapes]
-        found = []
-        for deed in made.deeds:
-            move = Move(number, micros[-1], stop=self.stop)
-            action = deed.action
-            if action is not None:
-                move = Move(
-                    number,
-                    micros[action.micro],
-                    action=action,
-                    stage=bound[action.micro][action.stage],
-                    slot=stages.slot(action),
-                    inbox=deed.inbox,
-                    outbox=deed.outbox,
-                )
-            elif deed.item.verb == "open":
-                move = replace(move, expected=made.expected, boxes=made.boxes)
-            found.append((deed, move))
-        return found
+        return moves_of(made, stages, micros, replace(end, work=micros[-1]))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from hpctrain import backend
-from hpctrain.comm.progress import Log
 from hpctrain.comm.request import Handle
 from hpctrain.optim import sum_of_squares
 from hpctrain.parallel.actions import Turn
@@ -17,6 +16,7 @@ from hpctrain.parallel.parcels import Parcels
 from hpctrain.parallel.pipeline_moves import Move, Ties
 from hpctrain.parallel.pipeline_times import Span as Timed
 from hpctrain.parallel.telling import Telling
+from hpctrain.parallel.together import Combine
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, RIDERS, STOP
 from hpctrain.trace import Recorder
 
@@ -32,10 +32,10 @@ class PipelineActions(Telling):
         The actions of the last whole step, by this rank's ``time.perf_counter``.
     steps : dict of int to list of float
         The sums of the actions of each step that nobody has taken yet.
+    together : Combine or None
+        What layers ask for statistics over all replicas.
     recorder : Recorder or None
         Gets a span for each action while it is enabled, on one track for each stage.
-    log : Log or None
-        Is told of the actions of each step, so that a rank that waits too long is seen.
     """
 
     def join(self, parcels: Parcels, ties: Ties) -> None:
@@ -50,12 +50,12 @@ class PipelineActions(Telling):
         self._parcels, self._ties = parcels, ties
         self._squares = np.zeros(ties.count)
         self._tying: dict[int, Handle] = {}
-        self._tally = backend.empty((RIDERS,), flat.dtype, flat.device)
+        self._tally = backend.empty((RIDERS,), self._sent.dtype, flat.device)
         self._done: set[Span] = set()  # where the sums of this step have begun
         self.timed: list[Timed] = []
         self.steps: dict[int, list[float]] = {}
+        self.together: Combine | None = None
         self.recorder: Recorder | None = None
-        self.log: Log | None = None
         self._now: list[Timed] = []
 
     def measure(self, turn: Turn, _: int) -> None:
@@ -78,18 +78,15 @@ class PipelineActions(Telling):
         self._tally[...] = 0
         self._now = []
         self._done.clear()
-        if self.log is not None:
-            if not self.log.started:
-                self.log.first_step = move.number
-            self.log.posted(0, "messages between stages")
         self._parcels.expect(move.expected, move.boxes)
+        self._parcels.awaiting(*move.awaits)
 
     def arrive(self, move: Move, _: int) -> Handle:
         """Look after a message that is to come."""
         assert move.inbox is not None, "a message comes"
         return self._parcels.arriving(move.inbox.rank, move.inbox.place)
 
-    def leave(self, move: Move, _: int) -> Handle:
+    def leave(self, move: Move, _: int) -> Any:
         """Look after a message that is on its way."""
         assert move.outbox is not None, "a message goes"
         return self._parcels.leaving(move.outbox.rank, move.outbox.place)
@@ -114,6 +111,8 @@ class PipelineActions(Telling):
 
     def _count(self, stage: BoundStage, move: Move) -> None:
         losses, correct = stage.result(0), stage.result(1)
+        if not move.work.count:
+            return  # made up
         if losses is not None:
             self._tally[LOSS] += losses.sum()
             self._tally[COUNT] += move.work.count
@@ -152,30 +151,28 @@ class PipelineActions(Telling):
         stage.weight(move.slot, self._batch(move), index)
         if index < 0:
             for piece in stage.slices:
-                self._add(stage, piece)
+                self._add(move, piece)
         self._note(move, "W", began)
 
     def sum(self, move: Move, index: int) -> None:
         """Add a slice of one micro-batch's gradient to the sums."""
         began = perf_counter_ns()
-        self.meter.timed(None, self._add, self._stage(move), index)
+        self.meter.timed(None, self._add, move, index)
         self._note(move, "W", began)
 
-    def _add(self, stage: BoundStage, index: int) -> None:
-        for span in stage.spans[index]:
+    def _add(self, move: Move, index: int) -> None:
+        for span in self._stage(move).spans[index]:
             sums, part = self._sent[slice(*span)], self.state.flat.grads[slice(*span)]
-            if span in self._done:
-                sums += part
-            else:
+            if span not in self._done:
                 self._done.add(span)
-                sums[...] = part
+                sums[...] = part if move.work.count else 0
+            elif move.work.count:
+                sums += part
 
     def ride(self, turn: Turn, _: int) -> None:
         """Write what travels with the gradient, and end the step's actions."""
         if not self.options.overlap:
             self._parcels.settle_all()
-        if self.log is not None:
-            self.log.completed(0)
         self._tally[STOP] = turn.stop
         self._sent[:RIDERS] = self._tally
         self.timed = self._now
@@ -196,6 +193,8 @@ class PipelineActions(Telling):
 
     def _stage(self, move: Move) -> BoundStage:
         assert move.stage is not None, "an action has a stage"
+        if self.together is not None:
+            self.together.present = move.work.count > 0
         return move.stage
 
     def _batch(self, move: Move) -> list[Any]:
@@ -225,8 +224,7 @@ class PipelineActions(Telling):
         assert move.action is not None, "an action is timed"
         action, ended = move.action._replace(kind=kind), perf_counter_ns()
         self._now.append(Timed(action, began * 1e-9, ended * 1e-9))
-        if self.log is not None:
-            self.log.waiting(0)  # for what the next action needs, from now on
+        self._parcels.awaiting(*move.awaits)
         if self.recorder is not None and self.recorder.enabled:
             name = f"{kind}{action.micro}"
             self.recorder.span(f"stage {action.stage}", name, began, ended)

@@ -135,6 +135,30 @@ def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(train, tmp_path, norm):
     compare(last(tmp_path, "second")[0], last(tmp_path)[0], exact=True)
 
 
+def test_any_number_of_replicas_gives_the_same_parameters(train, tmp_path):
+    """In float32, with fused kernels: one replica of two stages, and two."""
+    settings = {"parallel.pipeline": 2, "exchange.reproducible": "ranks", "run.max_steps": 7}
+    for ranks in 2, 4:
+        ended = train(ranks, **settings, **{"run.name": f"on{ranks}"}).end()
+        assert (ended.code, ended.err) == (0, "")
+
+    (first, _), (second, _) = (last(tmp_path, f"on{ranks}", 7) for ranks in (2, 4))
+    compare(first, second, exact=True)
+
+
+def test_replicas_in_stages_share_the_statistics_of_micro_batches(train, tmp_path):
+    settings = {name: value for name, value in EXACT.items() if not name.startswith("model.")}
+    settings |= {"model.name": "probing:build", "model.args.norm": "true"}
+    settings |= {"parallel.pipeline": 2, "parallel.sync_bn": "true", "run.max_steps": 3}
+    ended = train(4, **settings).end()
+
+    assert (ended.code, ended.err) == (0, "")
+    arrays = last(tmp_path, step=3)[0]
+    for name in "ranks/norm.running_mean", "ranks/norm.running_var":
+        first, second = arrays[name]  # of each replica
+        np.testing.assert_array_equal(first, second, name)
+
+
 def test_ranks_that_are_no_multiple_of_the_stages_are_refused(train):
     ended = train(3, **{"parallel.pipeline": 2}).end()
 

@@ -88,8 +88,6 @@ CASES = [
         "parallel.chunks: got 3 with parallel.schedule = 1f1b, needed interleaved; leave it "
         "at 1, or choose that",
     ),
-    ({**STAGED, **SHARDS}, {}, WHOLE.format("exchange.reproducible = ranks")),
-    ({**STAGED, "parallel.sync_bn": "true"}, {}, WHOLE.format("parallel.sync_bn")),
     ({**STAGED, "exchange.tune": "true"}, {}, WHOLE.format("exchange.tune")),
     ({**STAGED, **SERVED}, {}, WHOLE.format("exchange.kind = server")),
     (

@@ -64,10 +64,10 @@ def work_of(batch):
     return Work(list(inputs), [labels], len(labels), len(labels), 0)
 
 
-def share_of(batch, mesh):
+def share_of(batch, mesh, unit=1):
     """The part of a batch for one replica."""
     total, group = len(batch[0]), mesh.data
-    mine = part(total, group.rank, group.size)
+    mine = part(total, group.rank, group.size, unit)
     *inputs, labels = (np.ascontiguousarray(a[mine]) for a in batch)
     return Work(inputs, [labels], len(labels), total, mine.start)
 
@@ -107,24 +107,30 @@ def twin(model, optimizer, data, micro, options=None):
 
 def staged(
     model, optimizer, data, group, layout, options=None, kind="threaded", slice_bytes=2**20,
-    path=None,
+    path=None, meet=None,
 ):  # fmt: skip
-    """Train in pipelines on all ranks of ``group``; return results, state and the pipeline."""
+    """Train in pipelines on all ranks of ``group``; return results, state and the pipeline.
+
+    ``meet`` gets the mesh before anything else.
+    """
     options, steps = options or Options(), listed(data)
+    unit = options.shard or 1
     with ExitStack() as stack:
         mesh = stack.enter_context(Mesh(group, pipeline=layout.ranks))
-        first = share_of(steps[0][0], mesh)
+        if meet is not None:
+            meet(mesh)
+        first = share_of(steps[0][0], mesh, unit)
         if not first.count:
             first = work_of(steps[0][0])
         engine = stack.enter_context(create(kind, LANES))
-        most = most_samples(first.count, layout.micro_batches)
+        most = options.shard or most_samples(first.count, layout.micro_batches)
         specs = tuple(of_samples(s, most) for s in first.specs())
         whole = StagedModel(model.objective, model.parameters, layout, specs, mesh.pipeline)
         state = StageState(whole, model.parameters, optimizer, mesh, slice_bytes)
         way = connect(path, mesh.data, state, summing(options)) if path else None
         step = Pipeline(whole, state, optimizer, SCHEDULE, engine, mesh, options, way)
         step.prepare(*first.specs())
-        results = collect(step, steps, lambda batch: share_of(batch, mesh))
+        results = collect(step, steps, lambda batch: share_of(batch, mesh, unit))
         state.flat.move(state.flat.weights.copy(), state.flat.grads.copy())
         step.free()
         step.way.free()
