@@ -95,7 +95,7 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     """
     samples = _samples(loader, mesh)
     specs = build.batch_specs(loader, samples)
-    room = Room(world)
+    room = Room(world, config)
     model, parts = _model(config, room, mesh, loader, place)
     optimizer = build.optimizer(config)
     slice_bytes = round(place.traffic.slice_mib * build.MIB)

@@ -23,7 +23,9 @@ from hpctrain.parallel.pipeline import Pipeline
 from hpctrain.parallel.program import Objective
 from hpctrain.parallel.together import Combine
 
-__all__ = ["Limit", "Room", "limits", "state_bytes"]
+__all__ = ["Limit", "Room", "limits", "remedies", "state_bytes"]
+
+VALUES = "values of a step"
 
 _ENDLESS = 2**60  # bytes: no limit
 _AT_ONCE = 4  # arrays of its size that a parameter takes while the buffers are made
@@ -119,16 +121,40 @@ def state_bytes(
     return kept
 
 
+def remedies(config: Config, ranks: int, values: bool) -> str:
+    """Return what else a run may try that has too little memory, each with a comma behind.
+
+    Parameters
+    ----------
+    config : Config
+    ranks : int
+        Of the run.
+    values : bool
+        Whether what is kept for the backward part is what has no room.
+    """
+    found, parallel = [], config.parallel
+    replicas = ranks // (parallel.pipeline * parallel.tensor)
+    allreduce = config.exchange.kind == "allreduce"
+    if allreduce and replicas > 1 and not config.optim.sharded:
+        found.append("set optim.sharded")
+    if values and not config.memory.budget and config.memory.recompute == "auto":
+        found.append("compute values again (memory.budget)")
+    if values:
+        found.append("take fewer records in a batch")
+    return "".join(f"{one}, " for one in found)
+
+
 class Room:
     """The memory that this rank had left before its model was made.
 
     Parameters
     ----------
     world : World
+    config : Config
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, config: Config) -> None:
+        self.world, self._config = world, config
         self.limits = limits()
         self.limited = any(world.control.allgather_obj(bool(self.limits)))
         self.state: dict[str, int] = {}
@@ -159,8 +185,8 @@ class Room:
         raise ConfigError(
             f"memory: {who} {_mib(whole)} MiB ({parts}), got {_mib(left)} MiB that are left of "
             f"{_mib(limit.most)} ({limit.name}); spread the model over {times} times as many "
-            "ranks or more (parallel.pipeline), set optim.sharded, take fewer records in a "
-            "batch, or raise the limit"
+            f"ranks or more (parallel.pipeline, parallel.tensor), "
+            f"{remedies(self._config, self.world.size, VALUES in need)}or raise the limit"
         )
 
     def objective(
@@ -196,7 +222,7 @@ class Room:
         else:
             values = step.plan_of_first_shape().arena_bytes
         self.state.pop("to make them", None)
-        self.check({**self.state, "values of a step": values})
+        self.check({**self.state, VALUES: values})
 
 
 def _mib(nbytes: int) -> str:

@@ -140,7 +140,7 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     """Build this rank's part of a model that is in no stages, and its step; collective."""
     share = part(loader.plan.batch, 0, mesh.shape.data)
     specs = build.batch_specs(loader, share.stop - share.start)
-    room = Room(world)
+    room = Room(world, config)
     made = made_hollow(config, world, loader, place.device)
     parts = parts_of(config, world, mesh, made, place, specs)
     summed = config.data.accumulate > 1

@@ -194,7 +194,7 @@ def _step(
         return made, PipelineEvaluator(made)
     pause_s = PAUSE_S if cores < 1 else 0.0
     together = build.together(config, world.group, pause_s, watch.inside)
-    room = Room(world)
+    room = Room(world, config)
     net, goal = room.objective(config, loader, device, together)
     optimizer = build.optimizer(config)
     parameters = net.collect_params()

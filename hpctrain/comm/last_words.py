@@ -63,6 +63,7 @@ def _short_of(error: MemoryError) -> str:
     bound = "" if limit < 0 else f" under a limit of {limit // 2**20} MiB (ulimit -v)"
     return (
         f"memory: {str(error).rstrip('.') or 'an allocation failed'}; this rank had used "
-        f"{used} MiB{bound}; spread the model over more ranks (parallel.pipeline), take fewer "
-        "records in a batch, set memory.budget, or raise the limit"
+        f"{used} MiB{bound}; spread the model over more ranks (parallel.pipeline, "
+        "parallel.tensor), set optim.sharded or memory.budget, take fewer records in a batch, "
+        "or raise the limit"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launched import LIMIT_S, outside
 
-from hpctrain.cli.room import limits, state_bytes
+from hpctrain.cli.room import limits, remedies, state_bytes
 from hpctrain.comm.last_words import text_of
 from hpctrain.config import load, split
 from hpctrain.errors import EngineError
@@ -76,6 +76,28 @@ def test_what_training_needs_follows_from_the_parameters(sharded, states):
     assert found["optimizer"] == states * nbytes
     assert found["copies to save"] == (1 + states) * nbytes
     assert sum(found.values()) >= 4 * nbytes
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings", "values", "said"),
+    [
+        (1, {}, False, ""),
+        (4, {}, False, "set optim.sharded, "),
+        (4, {"parallel.tensor": "4"}, False, ""),
+        (4, {"parallel.pipeline": "2", "optim.sharded": "true"}, False, ""),
+        (
+            1,
+            {},
+            True,
+            "compute values again (memory.budget), take fewer records in a batch, ",
+        ),
+        (1, {"memory.budget": "9MiB"}, True, "take fewer records in a batch, "),
+    ],
+)
+def test_only_what_may_help_is_advised(ranks, settings, values, said):
+    flags = [word for name, value in settings.items() for word in (f"--{name}", value)]
+
+    assert remedies(load([], split(flags)[1], {})[0], ranks, values) == said
 
 
 def test_a_want_of_memory_is_a_sentence_wherever_it_comes_from():
