@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from hpctrain.errors import ConfigError
 from hpctrain.graph.cuts import Way, ways
@@ -11,7 +11,9 @@ from hpctrain.graph.passes import EXACT, optimise
 from hpctrain.graph.plan import Plan
 from hpctrain.graph.recompute import Forward, recompute, recompute_regions
 
-__all__ = ["Memory", "captured_order", "least_memory", "plan_within"]
+__all__ = ["Memory", "captured_order", "first_that_fits", "least_memory", "plan_within"]
+
+Made = TypeVar("Made")
 
 _BEFORE = EXACT[: EXACT.index("own_outputs") + 1]  # captured order still
 _LAST = 3  # plans that are made of the smallest by the estimate before a budget is refused
@@ -82,6 +84,36 @@ def least_memory(graph: Graph) -> Graph:
     return recompute(forward, found[-1].kept) if found else graph
 
 
+def first_that_fits(
+    count: int, make: Callable[[int], Made], fits: Callable[[Made], bool]
+) -> Made | None:
+    """Return the first of ``count`` choices that fits, found by bisection; None if none does.
+
+    Parameters
+    ----------
+    count : int
+        Choices in an order in which those that fit come last.
+    make : callable
+        From the number of a choice to what comes of it; called about log2 of ``count`` times.
+    fits : callable
+
+    Examples
+    --------
+    >>> first_that_fits(9, lambda number: 9 - number, lambda nbytes: nbytes <= 4)
+    4
+    """
+    best: Made | None = None
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        made = make(middle)
+        if fits(made):
+            best, high = made, middle
+        else:
+            low = middle + 1
+    return best
+
+
 def _smallest(graph: Graph, finish: Callable[[Graph], Plan], plain: Plan) -> Plan:
     """Return the plan with the least memory, ``plain`` if nothing helps."""
     forward = Forward(optimise(graph, _BEFORE))
@@ -100,15 +132,11 @@ def _search(graph: Graph, memory: Memory, finish: Callable[[Graph], Plan], least
         tried.append(plan.arena_bytes)
         return plan
 
-    best: Plan | None = None
-    low, high = 0, len(found)
-    while low < high:
-        middle = (low + high) // 2
-        plan = judged(found[middle])
-        if plan.arena_bytes <= memory.budget:
-            best, high = plan, middle
-        else:
-            low = middle + 1
+    best = first_that_fits(
+        len(found),
+        lambda number: judged(found[number]),
+        lambda p: p.arena_bytes <= memory.budget,
+    )
     if best is None:
         # The estimate may put the smallest not quite last.
         for way in found[-_LAST:-1]:

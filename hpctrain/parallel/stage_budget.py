@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from hpctrain.errors import ConfigError
-from hpctrain.graph.budget import Memory, captured_order, least_memory
+from hpctrain.graph.budget import Memory, captured_order, first_that_fits, least_memory
 from hpctrain.graph.cuts import Way, ways
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.recompute import Forward, recompute, recompute_regions
@@ -48,20 +48,22 @@ def fitted(make: Make, memory: Memory, slots: int) -> StageProgram:
     least = value_bytes(plain, slots)
     if not memory.budget or least <= memory.budget:
         return plain
-    best: StageProgram | None = None
-    low, high = 0, len(_ways(make)) if memory.recompute != "off" else 0
-    while low < high:
-        middle = (low + high) // 2
-        program = make(_Again(middle))
-        least = min(least, value_bytes(program, slots))
-        if value_bytes(program, slots) <= memory.budget:
-            best, high = program, middle
-        else:
-            low = middle + 1
+    tried = [least]
+
+    def judged(number: int) -> StageProgram:
+        program = make(_Again(number))
+        tried.append(value_bytes(program, slots))
+        return program
+
+    best = first_that_fits(
+        len(_ways(make)) if memory.recompute != "off" else 0,
+        judged,
+        lambda program: value_bytes(program, slots) <= memory.budget,
+    )
     if best is None:
         raise ConfigError(
             f"memory.budget: got {memory.budget // 2**10} KiB for stage {plain.number}, but "
-            f"its values take {-(-least // 2**10)} KiB for {slots} micro-batches at once; "
+            f"its values take {-(-min(tried) // 2**10)} KiB for {slots} micro-batches at once; "
             "raise the budget, or parallel.micro_batches"
         )
     return best
