@@ -8,8 +8,8 @@ from hpctrain.cli.bench_memory import memory
 from hpctrain.cli.bench_overhead import overhead
 from hpctrain.cli.bench_peers import peers
 from hpctrain.cli.bench_pipeline import pipeline
+from hpctrain.cli.bench_recompute import recompute
 from hpctrain.cli.bench_step import step
-from hpctrain.cli.bench_teams import teams
 
 __all__ = ["run"]
 
@@ -20,7 +20,7 @@ def run(argv: Sequence[str]) -> int:
         "step": step,
         "pipeline": pipeline,
         "memory": memory,
-        "teams": teams,
+        "recompute": recompute,
         "fusion": fusion,
         "overhead": overhead,
         "peers": peers,

@@ -1,112 +1,192 @@
-"""``bench memory``: what recomputation saves in a deep network, and what it costs."""
+"""``bench memory``: what a rank of a mesh takes, planned and measured."""
 
-import json
-from collections.abc import Callable, Sequence
-from statistics import median
-from time import perf_counter
-from typing import Any
+import gc
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
 
-import numpy as np
+import tyro
 
-from hpctrain import backend, nn
-from hpctrain.autograd import Spec
+from hpctrain import models
+from hpctrain.cli.measure import peak_bytes, reset_peak, warm_up
+from hpctrain.cli.on_mesh import OnMesh, lanes_of, place_of
+from hpctrain.cli.pipeline import Place
+from hpctrain.cli.room import state_bytes
+from hpctrain.cli.stages import work_of
 from hpctrain.cli.threads import limit_threads
-from hpctrain.comm.world import start
-from hpctrain.graph.budget import Memory
-from hpctrain.graph.execute import Executor
-from hpctrain.graph.marks import AGAIN
-from hpctrain.graph.plan import Plan
-from hpctrain.parallel.program import Objective, training_plan
+from hpctrain.comm.world import World, start
+from hpctrain.config import Config, load, split
+from hpctrain.engine import Engine
+from hpctrain.models.workloads import Workload
+from hpctrain.parallel.pipeline import Pipeline
 
-__all__ = ["compare", "memory"]
+__all__ = ["measurable", "memory", "taken"]
 
-WARM_UP = 2
+Name = Literal["deep", "gpt", "mlp", "resnet20", "lstm", "cosmo", "lenet"]
+KINDS = ("parameters", "gradients", "sums of gradients", "optimizer", "values", "messages")
+HEAD = (
+    "model    D x S x T rank |  params   grads    sums   optim  values   boxes |"
+    " planned measured\n"
+)
 
 
-def memory(
-    layers: Sequence[int] = (64, 256),
-    width: int = 256,
-    batch: int = 128,
-    steps: int = 15,
-    threads: int = 1,
+def memory(  # noqa: PLR0913 (its flags)
+    workload: Annotated[Name, tyro.conf.Positional],
+    pipeline: int = 1,
+    tensor: int = 1,
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b",
+    micro: int = 4,
+    batch: int = 0,
+    layers: int = 0,
+    width: int = 0,
+    optimizer: Literal["sgd", "adam"] = "adam",
+    sharded: bool = False,
+    budget: str = "",
+    precision: Literal["float32", "bf16"] = "float32",
+    steps: int = 3,
+    head: bool = True,
 ) -> None:
-    """Compare gradients of deep networks with and without recomputation, on one rank.
+    """Print what each rank takes of memory to train a workload on a mesh, in MiB.
+
+    Planned is what a run asks for before it trains: parameters, gradients and their sums over
+    micro-batches, the optimizer's state, values of a step, and boxes for messages. Measured is
+    the largest resident memory while the model is made and trained, beyond that of the process
+    before, which has trained a small model on the same mesh already: code, compiled kernels,
+    stacks and the scratch memory of libraries are there. Memory that ranks share is divided
+    by their number.
+
+    Ranks that neither stages nor teams need are replicas, each with the same batch. One line
+    for each rank, so that several runs make one table:
+
+        for m in "1 1" "2 1" "4 1" "1 2" "2 2" "4 2"; do set -- $m
+        mpirun -n $(($1 * $2)) python -m hpctrain bench memory gpt --pipeline $1 --tensor $2
+        done
 
     Args:
-        layers: dense layers with relu, one network for each number.
-        width: outputs of a layer.
-        batch: samples.
-        steps: steps that count, of each kind in turn, after 2 to warm up.
-        threads: threads.
+        workload: which model; deep: an mlp of equal layers.
+        pipeline: ranks of a pipeline.
+        tensor: ranks that share each layer.
+        schedule: of the pipeline.
+        micro: micro-batches of it.
+        batch: samples of a replica; 512 for deep, that of the workload for others if 0.
+        layers: of deep and gpt; 0: 16 of deep, 8 of gpt.
+        width: of deep and gpt; 0: 1024 of deep, 512 of gpt.
+        optimizer: sgd has momentum.
+        sharded: each replica has a part of the optimizer's state.
+        budget: what values of a step may take, such as 20MiB; others are computed again.
+        precision: bf16: factors of products are bfloat16.
+        steps: how many are made.
+        head: print the names of the columns.
     """
+    settings = {
+        "parallel.pipeline": pipeline,
+        "parallel.tensor": tensor,
+        "parallel.schedule": schedule,
+        "parallel.micro_batches": micro,
+        "parallel.balance": "memory",
+        "optim.name": optimizer,
+        "optim.momentum": 0.9,
+        "optim.sharded": str(sharded).lower(),
+        "memory.budget": budget,
+        "device.precision": precision,
+        "device.threads": 1,
+    }
     with start() as world:
-        limit_threads(world, threads)
+        cores = limit_threads(world, 1)[1]
+        work, config = _workload(workload, batch, layers, width), _config(settings)
+        small, plain = _small(workload, pipeline), _config({**settings, "memory.budget": ""})
+        place = place_of(config, world, cores)
+        with lanes_of(config, place) as lanes:
+            lanes.push(partial(warm_up, "f4"))
+            taken(small, plain, world, place, lanes, steps)
+            work = replace(work, narrow=precision == "bf16")
+            planned, measured = taken(work, config, world, place, lanes, steps)
+        rows = world.control.allgather_obj([*planned.values(), measured])
         if world.rank == 0:
-            for count in layers:
-                print(json.dumps(compare(count, width, batch, steps)), flush=True)
+            mesh = f"{world.size // (pipeline * tensor)} x {pipeline} x {tensor}"
+            lines = [_line(f"{workload:<8} {mesh}", *row) for row in enumerate(rows)]
+            print("".join([HEAD] * head + lines), end="", flush=True)
 
 
-def compare(layers: int, width: int, batch: int, steps: int) -> dict[str, Any]:
-    """Return planned bytes and times of a step of one network, with and without.
+def _config(settings: Mapping[str, object]) -> Config:
+    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    return load([], split(flags)[1], {})[0]
 
-    Parameters
-    ----------
-    layers, width, batch, steps : int
-        See `memory`.
+
+def _workload(name: str, batch: int, layers: int, width: int) -> Workload:
+    if name != "gpt":
+        return work_of(name, batch, layers or 16, width or 1024)
+    sizes = {"vocab": 4096, "width": width or 512, "heads": 8, "depth": layers or 8}
+    return models.workload(name, batch, **sizes, steps=128)
+
+
+def _small(name: str, stages: int) -> Workload:
+    """Return a model of the same kind that takes next to nothing."""
+    if name == "deep":
+        return work_of(name, 8, 2 * stages, 64)
+    if name == "gpt":
+        sizes = {"vocab": 64, "width": 64, "heads": 8, "depth": stages, "steps": 8}
+        return models.workload(name, 8, **sizes)
+    return work_of(name, 8)
+
+
+def taken(
+    work: Workload, config: Config, world: World, place: Place, lanes: Engine, steps: int
+) -> tuple[dict[str, int], int]:
+    """Train a workload on a mesh and return the bytes of this rank; collective.
 
     Returns
     -------
-    dict
-        Planned MiB and median ms of a step, keeping everything and recomputing as much as
-        helps; the extra time as a share; operations of a step, and those that run again.
+    planned : dict of str to int
+        By kind, those of `KINDS`.
+    measured : int
     """
-    net = nn.HybridSequential()
-    for _ in range(layers):
-        net.add(nn.Dense(width, "relu", in_units=width))
-    device = backend.choose()
-    net.initialize("msraprelu", ctx=device)
-    leaves = [p.data() for p in net.collect_params().values()]
-    rng = np.random.default_rng(0)
-    given = [rng.normal(size=(batch, width)).astype("f4"), rng.integers(0, width, batch)]
-    goal = Objective(net, nn.SoftmaxCrossEntropyLoss())
-    specs = tuple((Spec.of(a),) for a in given)
-    arrays = [backend.to_device(a, device) for a in (*given, np.array(1 / batch, "f4"))]
-    begun = perf_counter()
-    full, less = plans = [
-        training_plan(goal, (specs[0], specs[1]), leaves, leaves, device, Memory(kind))
-        for kind in ("off", "sqrt")
-    ]
-    planned = perf_counter() - begun
-    runs = [_bound(plan, [t.value for t in leaves], arrays, device) for plan in plans]
-    times: list[list[float]] = [[], []]
-    for _ in range(WARM_UP + steps):
-        for run, found in zip(runs, times, strict=True):
-            begun = perf_counter()
-            run()
-            found.append(perf_counter() - begun)
-    ms = [median(found[WARM_UP:]) * 1e3 for found in times]
-    return {
-        "layers": layers,
-        "mib": round(full.arena_bytes / 2**20, 3),
-        "mib_recomputed": round(less.arena_bytes / 2**20, 3),
-        "ms_per_step": round(ms[0], 2),
-        "ms_per_step_recomputed": round(ms[1], 2),
-        "extra_time": round(ms[1] / ms[0] - 1, 3),
-        "nodes": len(full.graph.nodes),
-        "nodes_run_again": sum(AGAIN in node.marks for node in less.graph.nodes),
-        "planning_s": round(planned, 2),
-    }
+    gc.collect()
+    before = reset_peak() - _shared()
+    with OnMesh(work, config, world, place, lanes) as made:
+        for _ in range(steps):
+            made.step.result(made.step.step(made.part))
+        world.control.barrier()
+        measured = peak_bytes() - _shared() - before
+        planned = _planned(made)
+        world.control.barrier()  # who leaves first takes its part of shared memory along
+    return planned, measured
 
 
-def _bound(plan: Plan, leaves: list[Any], arrays: list[Any], device: Any) -> Callable[[], Any]:
-    """Bind a plan to arrays of its own for all that comes out; return what runs it."""
-    specs = [plan.graph.specs[v] for v in plan.graph.outputs]
-    outputs = [backend.empty(s.shape, s.dtype, device) for s in specs]
-    run = Executor(plan, leaves, dict(enumerate(outputs)), device)
-    run.feed(arrays)
+def _planned(made: OnMesh) -> dict[str, int]:
+    step, config = made.step, made.config
+    own = {n: p for n, p in made.parts.parameters.items() if n in step.state.names}
+    staged = isinstance(step, Pipeline)
+    found = state_bytes(own, config, made.mesh.shape.data, summed=staged)
+    if isinstance(step, Pipeline):
+        found["values"] = step.stages.arena_bytes + step.stages.kept_bytes
+        found["messages"] = step.parcels.nbytes
+    else:
+        found["values"], found["messages"] = step.plan_of_first_shape().arena_bytes, 0
+    return {kind: found[kind] for kind in KINDS}
 
-    def whole() -> Any:
-        run.run()
-        return backend.to_host(outputs[0])  # a device has come to its end then
 
-    return whole
+def measurable() -> bool:
+    """Return whether this system tells what a process takes."""
+    return Path("/proc/self/smaps_rollup").exists() and Path("/proc/self/clear_refs").exists()
+
+
+def _shared() -> int:
+    """Return what of the resident memory is shared and counted by other ranks."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    status = Path("/proc/self/status").read_text()
+    mine = re.search(r"Pss_Shmem:\s*(\d+) kB", rollup)
+    every = re.search(r"RssShmem:\s*(\d+) kB", status)
+    assert mine is not None and every is not None, "Linux reports both"
+    return (int(every[1]) - int(mine[1])) * 1024
+
+
+def _line(mesh: str, rank: int, row: Sequence[int]) -> str:
+    *kinds, measured = row
+    planned = sum(kinds)
+    mib = [f"{n / 2**20:>7.1f}" for n in (*kinds, planned, measured)]
+    parts, both = (" ".join(mib[:-2]), " ".join(mib[-2:]))
+    return f"{mesh} {rank:>4} | {parts} | {both} {measured / planned - 1:+.0%}\n"

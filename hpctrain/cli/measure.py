@@ -17,7 +17,7 @@ from hpctrain.parallel.bound import BoundStep
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Options, Work
 
-__all__ = ["made_up", "measure", "peak_bytes", "peak_of_two_steps", "reset_peak"]
+__all__ = ["made_up", "measure", "peak_bytes", "peak_of_two_steps", "reset_peak", "warm_up"]
 
 
 def measure(subject: Subject) -> dict[str, str]:
@@ -50,7 +50,7 @@ def peak_of_two_steps(subject: Subject) -> tuple[int, int]:
     rng = np.random.default_rng(0)
     inputs, targets = ([made_up(rng, s) for s in specs] for specs in subject.specs)
     work = Work(tuple(inputs), tuple(targets), subject.batch, subject.batch)
-    _warm_up(state.flat.dtype)
+    warm_up(state.flat.dtype)
     bound = BoundStep(
         subject.objective, state, subject.specs, Pool(), Options(memory=subject.memory)
     )
@@ -63,7 +63,7 @@ def peak_of_two_steps(subject: Subject) -> tuple[int, int]:
     return plan.arena_bytes + results, peak_bytes() - before
 
 
-def _warm_up(dtype: Any) -> None:
+def warm_up(dtype: Any) -> None:
     """Let BLAS touch the memory in which it packs factors: as much as a large product needs."""
     high, wide = np.ones((512, 1024), dtype), np.zeros((1024, 16384), dtype)
     _ = high @ wide

@@ -54,13 +54,14 @@ def network_of(graph: Graph, seconds: Sequence[float] = ()) -> Network:
     return Network(layers, {v: spec.nbytes for v, spec in graph.specs.items()})
 
 
-def cut_graph(
+def cut_graph(  # noqa: PLR0913 (what a cut depends on)
     graph: Graph,
     stages: int = 0,
     balance: str = "time",
     seconds: Sequence[float] = (),
     kept: Sequence[int] = (),
     together: Iterable[Collection[int]] = (),
+    copies: int = 2,
 ) -> tuple[Graph, Cut]:
     """Cut a graph into stages.
 
@@ -78,6 +79,8 @@ def cut_graph(
         Micro-batches that each stage keeps at once.
     together : iterable of collections of int
         Leaves that must be on one stage, if no node has a group.
+    copies : int
+        Arrays as large as the parameters; see `hpctrain.parallel.cutting.cut`.
 
     Returns
     -------
@@ -95,7 +98,7 @@ def cut_graph(
         whole = network_of(graph, seconds)
         spans = _uncut(graph, together)
         merged = Network(tuple(_merged(whole.layers[a:b]) for a, b in spans), whole.nbytes)
-        found = cut(merged, stages or 1, balance, kept)
+        found = cut(merged, stages or 1, balance, kept, copies)
         starts = [spans[place][0] for place in found.bounds[:-1]]
         return graph, cut_at(whole, [*starts, len(graph.nodes)])
     if stages not in (0, len(groups)):

@@ -47,6 +47,9 @@ class Layout:
         Of the stages: how far zero_bubble puts off each W; as in ZB-H1 if not given.
     whole : bool
         Let cotangents wait for W, as the formulas of the papers have it; only to measure.
+    copies : int
+        Arrays as large as the parameters: these, gradients, their sums over micro-batches, and
+        the optimizer's state.
     """
 
     ranks: int
@@ -56,6 +59,7 @@ class Layout:
     balance: str = "time"
     times: Times | None = None
     whole: bool = False
+    copies: int = 4
 
     @property
     def stages(self) -> int:
@@ -121,7 +125,7 @@ class StagedModel:
         kept = layout.kept() if layout.balance == "memory" else ()
         together = self._read_at_once(graph, specs)
         self.graph, self.cut = cut_graph(
-            graph, layout.stages, layout.balance, seconds, kept, together
+            graph, layout.stages, layout.balance, seconds, kept, together, layout.copies
         )
         if group is not None:
             bounds = group.bcast_obj(list(self.cut.bounds), 0)
