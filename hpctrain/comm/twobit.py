@@ -138,7 +138,7 @@ class TwoBit:
         check_decode(self.name, data, out, self.nbytes(out.size))
         with np.errstate(all="ignore"):
             factor = np.float32(scale)
-            self._add.settle(self._threshold * factor)
+            self._add.settle(float(self._threshold * factor))
             done = self._add(out.size, data, out)
             for block in blocks(out.size, done):
                 values = self._values[: block.stop - block.start]
@@ -162,7 +162,7 @@ class TwoBit:
         check_encode(self.name, values, out, self.nbytes(values.size), known)
         with np.errstate(all="ignore"):
             factor = np.float32(scale)
-            self._move.settle(self._threshold, factor)
+            self._move.settle(self.threshold, float(factor))
             done = self._move(values.size, values, out, known)
             for block in blocks(values.size, done):
                 change = values[block] - known[block]
