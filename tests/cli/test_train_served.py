@@ -158,10 +158,23 @@ def test_a_signal_stops_all_at_one_step_and_the_run_goes_on(train, tmp_path, mod
 
 @pytest.mark.parametrize("mode", ["async", "bounded"])
 def test_without_rounds_an_epoch_counts_every_record_once(train, tmp_path, mode):
-    ended = train(3, exchange__mode=mode, run__checkpoint_every=1, **SERVER).end()
+    """And the servers tell how busy they were, and how late what they got."""
+    ended = train(
+        3, exchange__mode=mode, run__checkpoint_every=1, run__profile="3:9", **SERVER
+    ).end()
 
     assert (ended.code, ended.err) == (0, "")
-    epochs = [r for r in records(tmp_path / "runs/mnist/metrics.jsonl") if r["kind"] == "epoch"]
+    rows = records(tmp_path / "runs/mnist/metrics.jsonl")
+    told = [r for r in rows if r["kind"] == "server"]
+    assert len(told) == ended.out.count("updates between a pull and its push: ") == 3
+    for row in told:
+        assert row["busy"] > 0 and row["longest"] >= row["queue"] >= 0
+    # Two workers pushed the slices of 21 steps, each some updates late.
+    late = [times for row in told for _, times in row["late"]]
+    assert sum(late) % 42 == 0 and sum(late) > 0
+    trace = json.loads((tmp_path / "runs/mnist/trace/trace.json").read_text())["traceEvents"]
+    assert {"late", "queue"} <= {r["name"] for r in trace if r["ph"] == "C" and r["pid"] == 0}
+    epochs = [r for r in rows if r["kind"] == "epoch"]
     assert len(epochs) == 3
     for row in epochs:  # whole records, of 100 and of 41
         assert abs(row["train_accuracy"] * 100 - round(row["train_accuracy"] * 100)) < 1e-6

@@ -70,6 +70,16 @@ def test_several_servers_share_the_slices(world, options):
     check(world, 2, *compared(world, Adam(), Terms(servers=2), options, slice_bytes=256))
 
 
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), Adam()], ids=["momentum", "adam"])
+def test_fifty_steps_with_unequal_parts_stay_with_one_rank(world, optimizer):
+    sizes = [(12, 7, 1, 9)[step % 4] for step in range(50)]
+    options = Options(clip_norm=0.5, accumulate=2)
+    steps = [[a, b] for a, b in zip(data(sizes), data(sizes[::-1]), strict=True)]
+
+    found = compared(world, optimizer, None, options, steps, slice_bytes=256)
+    check(world, 1, *found, tolerance=1e-9)
+
+
 def test_a_worker_without_a_sample_closes_the_round_too(world):
     """T7: a part that is shorter, or empty, ends in step with the others."""
     steps = data((1, 12, 2, 1))
