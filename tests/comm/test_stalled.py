@@ -101,3 +101,20 @@ def test_nobody_late_is_no_stall():
 
     assert stalled(states, 60) == {}
     assert report(states, HOSTS, 60) == ""
+
+
+def test_ranks_without_a_part_in_an_exchange_are_not_named():
+    """A parcel between two stages; a third rank has no such sequence."""
+    name = "parcel from rank 0 to rank 1"
+    wait = Wait(name, 7, f"message 7, {name}", 60)
+    states = {rank: state(doing=["lane compute: F3 stage 0 for 61.0 s"]) for rank in range(3)}
+    states[0].started[name] = 6
+    states[1] = State({GRADIENT: 20, CONTROL: 5, name: 7}, [wait])
+
+    assert report(states, HOSTS, 60) == (
+        f"stalled for 60 s: message 7, {name}\n"
+        "  waiting for it: rank 1 (60.0 s)\n"
+        "  not started on rank 0\n"
+        "  rank 0 @ node0:\n"
+        "    lane compute: F3 stage 0 for 61.0 s\n"
+    )
