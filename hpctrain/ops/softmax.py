@@ -9,6 +9,8 @@ from typing import Any
 
 from hpctrain.autograd import Primitive, Spec, apply, register
 from hpctrain.ops.blocks import BLOCK, room, row_blocks, rows_per_block
+from hpctrain.ops.dnnl_row import TwoKernels
+from hpctrain.ops.dnnl_softmax import no_nan, softmax_grad_program, softmax_program
 from hpctrain.ops.rules import axis_of, floating, need, tensors
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]
@@ -112,16 +114,21 @@ for _name, _function, _gradient, _second in (
     def _vjp(i: Any, o: Any, g: Any, axis: int, name: str = f"{_name}_grad") -> list[Any]:
         return [apply(name, o[0], g[0], axis=axis)]
 
+    _log = _name == "log_softmax"
+    _forward = TwoKernels(_infer(_name), softmax_program(_log), _kernel(_function), _scratch,
+                          guard=no_nan)  # fmt: skip
+    _back = TwoKernels(_infer(f"{_name}_grad"), softmax_grad_program(_log),
+                       _kernel(_gradient), _scratch)  # fmt: skip
     register(
         Primitive(
-            _name, "normalize", _infer(_name), _kernel(_function), _vjp,
-            scratch=_scratch, inplace=((0, 0),),
+            _name, "normalize", _infer(_name), _forward.kernel, _vjp,
+            inplace=((0, 0),), **_forward.columns,
         )
     )  # fmt: skip
     register(
         Primitive(
-            f"{_name}_grad", "normalize", _infer(f"{_name}_grad"), _kernel(_gradient), _second,
-            scratch=_scratch, inplace=((0, 0), (1, 0)),
+            f"{_name}_grad", "normalize", _infer(f"{_name}_grad"), _back.kernel, _second,
+            inplace=((1, 0),), **_back.columns,
         )
     )  # fmt: skip
 
