@@ -10,7 +10,8 @@ from hpctrain.comm.twobit import TwoBit
 __all__ = ["Told"]
 
 Flat = np.ndarray[Any, np.dtype[Any]]
-_SAMPLE = 2**14  # changes of a slice that are looked at, about
+_SAMPLE = 2**14  # changes of a slice that are looked at, at most
+_RUN = 64  # of them lie together: some lines of the cache, not one for each
 _ADAPTED = 0.95  # of the mean change: below it, lest equal changes all stay under it
 
 
@@ -48,13 +49,21 @@ class Told:
             codec.encode(weights - copy, out)
             codec.add(out, copy)
             return 1.0
-        apart = slice(None, None, max(1, copy.size // _SAMPLE))
-        step = _mean_change(weights[apart] - copy[apart])
+        step = _mean_change(_sample(weights) - _sample(copy))
         step = _ADAPTED * (step or _mean_change(weights - copy))
         # The threshold is in units of the gradient; a change has another size.
         scale = step / codec.threshold if step > 0 and np.isfinite(step) else 1.0
         codec.move(copy, weights, out, scale)
         return scale
+
+
+def _sample(values: Flat) -> Flat:
+    """Return all values, or runs of them from all over."""
+    if values.size <= _SAMPLE:
+        return values
+    runs = _SAMPLE // _RUN
+    apart = values.size // runs
+    return values[: runs * apart].reshape(runs, apart)[:, :_RUN]
 
 
 def _mean_change(change: Flat) -> float:

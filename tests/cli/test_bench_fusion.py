@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.serial, pytest.mark.slow]
 
 @pytest.mark.skipif(not available(), reason="kernels cannot be compiled without llvmlite")
 def test_a_fused_step_has_fewer_nodes():
-    found = compare("mlp", 1)
+    found = compare("cosmo", 1)
 
     assert found["nodes_fused"] < found["nodes"]
     assert found["kernels"] > 0

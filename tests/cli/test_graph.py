@@ -1,5 +1,6 @@
 """``graph`` and ``summary``: what they print, and what they refuse."""
 
+import os
 import re
 import subprocess
 import sys
@@ -104,6 +105,9 @@ def test_summary_takes_a_configuration_as_a_run_would(capsys, data, tmp_path):
     assert "(adam)" in text
 
 
+PACKED = 16 * 2**20  # at most, that gemm of oneDNN takes for packed factors during a call
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "batch"), [("mlp", 1024), ("resnet20", 24), ("lstm", 32), ("gpt", 5), ("cosmo", 8)]
@@ -116,11 +120,14 @@ def test_the_process_needs_what_was_planned(name, batch):
         f"print(*peak_of_two_steps(of_model({name!r}, {batch})))"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    # Large pieces come from the system and go back to it, whatever was free before.
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, env=env)
 
     assert done.returncode == 0, done.stderr
     planned, peak = map(int, done.stdout.split())
-    assert 0.95 < peak / planned < 1.05
+    assert 0.95 * planned < peak < 1.05 * planned + PACKED
 
 
 def test_graph_shows_recomputation_and_the_plan(capsys):
