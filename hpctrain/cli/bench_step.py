@@ -101,7 +101,8 @@ def step(  # noqa: PLR0913 (its flags)
             world = Crew(whole, servers)
         cores = limit_threads(whole, threads)[1]
         traffic = Traffic(path, wire, slice_mib, in_flight, pause_ms * 1e-3, overlap)
-        traffic = replace(traffic, waiting="polling" if kind == "server" else waiting)
+        served = kind == "server"
+        traffic = replace(traffic, waiting="polling" if served else waiting, served=served)
         traffic = settled(traffic, world, cores)
         options = Options(
             overlaps(traffic, world, cores),

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from hpctrain import nn
 from hpctrain.cli import exchange
 from hpctrain.cli.exchange import (
+    CODED_MIB,
     LEAST_BYTES,
     PAUSE_S,
     PAUSE_SPARE_S,
@@ -126,6 +127,9 @@ def test_what_is_open_is_filled_in(world, spare):
     assert settled(Traffic(), world, 1.5).waiting == "polling"  # not one for each thread
     world.local_size = 0  # as seen from one of several hosts
     assert settled(Traffic(), world, 2.0).slice_mib == (WHOLE_MIB if world.size == 1 else 1.0)
+    coded = settled(Traffic(wire="2bit", served=True), world, 2.0)
+    if world.size > 1:
+        assert (coded.slice_mib, coded.fitted) == (CODED_MIB, False)
 
 
 def test_what_was_chosen_stays(world, spare):
