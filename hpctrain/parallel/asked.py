@@ -15,6 +15,7 @@ from hpctrain.comm.bundle import Bundle
 from hpctrain.comm.letter import Header, Letter, Op
 from hpctrain.comm.post import PUSH, reply_tag
 from hpctrain.parallel.flat import FlatParameters, Slice
+from hpctrain.parallel.table_slices import TableSlices
 from hpctrain.parallel.tables import Table
 from hpctrain.parallel.terms import ROWS
 from hpctrain.parallel.trade import Trade
@@ -50,10 +51,8 @@ class AskedRows:
     ) -> None:
         self._trade, self._post = trade, trade.post
         self._buffer, self._flat = buffer, flat
-        alone = {s.parameters[0]: s.index for s in flat.slices if len(s.parameters) == 1}
-        self._tables = {alone[place]: table for place, table in found.items()}
+        self._tables = TableSlices(flat, found)
         self.widths = {place: table.width for place, table in found.items()}
-        self._noted: dict[tuple[int, int], list[Flat]] = {}
         self._answers: dict[int, list[_Answer]] = {}
 
     def has(self, index: int, server: int) -> bool:
@@ -63,27 +62,19 @@ class AskedRows:
     @property
     def slices(self) -> tuple[int, ...]:
         """The slices of the tables."""
-        return tuple(sorted(self._tables))
+        return tuple(self._tables)
 
     def nbytes(self, index: int) -> int:
         """Return how many bytes this rank and the servers send each other for a slice."""
         return self._tables[index].traded(self._flat.dtype.itemsize)
 
-    def want(self, work: Work, number: int) -> None:
+    def note(self, work: Work, number: int) -> None:
         """Keep the row numbers of a part of step ``number``."""
-        arrays = (*work.inputs, *work.targets)
-        for index, table in self._tables.items():
-            touched = np.unique(np.asarray(arrays[table.source]).reshape(-1))
-            self._noted.setdefault((index, number), []).append(touched.astype(np.int64))
-
-    def _numbers(self, index: int, number: int) -> Flat:
-        """Return the rows that this rank reads in a step: each once, ascending."""
-        parts = self._noted.get((index, number), [])
-        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        self._tables.note(work, number)
 
     def ask(self, piece: Slice, number: int) -> Bundle:
         """Ask for the rows of a step; what is returned is complete when all have come."""
-        return self._ask(piece, self._numbers(piece.index, number), number)
+        return self._ask(piece, self._tables.touched(piece.index, number), number)
 
     def _ask(self, piece: Slice, numbers: Flat, number: int) -> Bundle:
         handles, letters, answers = [], [], []
@@ -126,8 +117,8 @@ class AskedRows:
         self, piece: Slice, server: int, number: int, share: float, scale: float
     ) -> Letter:
         """Return a letter with the gradients of the rows that a step has touched."""
-        numbers, table = self._numbers(piece.index, number), self._tables[piece.index]
-        mine, first = self._mine(piece, server, numbers)
+        touched, table = self._tables.touched(piece.index, number), self._tables[piece.index]
+        mine, first = self._mine(piece, server, touched)
         rows = self._rows(self._buffer, piece)
         values = backend.to_host(rows[backend.module_of(rows).asarray(mine)])
         letter = self._post.room(mine.nbytes + values.nbytes)
@@ -141,7 +132,7 @@ class AskedRows:
 
     def forget(self, index: int, number: int) -> None:
         """Forget the row numbers of a step, whose gradients are sent."""
-        self._noted.pop((index, number), None)
+        self._tables.forget(index, number)
 
     def _header(self, op: int, index: int, server: int, number: int, count: int) -> Header:
         a, b = self._trade.places[index][server]
@@ -157,7 +148,5 @@ class AskedRows:
         return numbers[start:stop], first
 
     def _rows(self, buffer: Any, piece: Slice) -> Any:
-        """Return the rows of a slice, without what fills it up."""
-        table = self._tables[piece.index]
-        end = piece.start + table.height * table.width
-        return buffer[piece.start : end].reshape(-1, table.width)
+        width = self._tables[piece.index].width
+        return self._tables.values(buffer, piece).reshape(-1, width)

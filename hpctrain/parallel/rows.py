@@ -7,11 +7,10 @@ are the same rows, if the update changes no others, and else the parts as of any
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from hpctrain.comm.rows import Rows
 from hpctrain.comm.transfer import Pending
 from hpctrain.parallel.flat import FlatParameters, Slice
+from hpctrain.parallel.table_slices import TableSlices
 from hpctrain.parallel.tables import Table
 from hpctrain.parallel.work import Work
 
@@ -36,9 +35,7 @@ class RowSlices:
     ) -> None:
         self._transport = transport
         self._buffer, self._flat = buffer, flat
-        alone = {s.parameters[0]: s.index for s in flat.slices if len(s.parameters) == 1}
-        self._tables = {alone[place]: table for place, table in found.items()}
-        self._numbers: dict[tuple[int, int], list[Any]] = {}
+        self._tables = TableSlices(flat, found)
 
     def __contains__(self, index: int) -> bool:
         return index in self._tables
@@ -58,29 +55,20 @@ class RowSlices:
 
     def note(self, work: Work, number: int) -> None:
         """Keep the row numbers of a part of step ``number``."""
-        arrays = (*work.inputs, *work.targets)
-        for index, table in self._tables.items():
-            touched = np.unique(np.asarray(arrays[table.source]).reshape(-1))
-            self._numbers.setdefault((index, number), []).append(touched.astype(np.int64))
+        self._tables.note(work, number)
 
     def begin(self, piece: Slice, number: int) -> Pending:
         """Start to sum the rows of a slice that any part of step ``number`` has touched."""
-        noted = self._numbers.pop((piece.index, number), [])
-        numbers = np.unique(np.concatenate(noted)) if noted else np.empty(0, np.int64)
+        numbers = self._tables.touched(piece.index, number)
+        self._tables.forget(piece.index, number)
         table = self._tables[piece.index]
-        what = self._of(self._buffer, piece), piece.index, table.width, numbers
+        grads = self._tables.values(self._buffer, piece)
+        what = grads, piece.index, table.width, numbers
         if table.parts:
             return self._transport.reduce_scatter(*what, table.parts)
         return self._transport.allreduce(*what)
 
     def gather(self, piece: Slice) -> Pending:
         """Start to fetch the rows that others have updated since `begin`."""
-        width = self._tables[piece.index].width
-        return self._transport.allgather(
-            self._of(self._flat.weights, piece), piece.index, width
-        )
-
-    def _of(self, buffer: Any, piece: Slice) -> Any:
-        """Return the rows of a slice, without what fills it up."""
-        table = self._tables[piece.index]
-        return buffer[piece.start : piece.start + table.height * table.width]
+        weights = self._tables.values(self._flat.weights, piece)
+        return self._transport.allgather(weights, piece.index, self._tables[piece.index].width)

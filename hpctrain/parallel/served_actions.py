@@ -21,7 +21,7 @@ class ServedActions(Actions):
 
     def want(self, turn: Turn, _: int) -> None:
         """Note which rows of tables a part reads."""
-        self._traded.rows.want(turn.work, turn.number)
+        self._traded.rows.note(turn.work, turn.number)
 
     def ask(self, turn: Turn, index: int) -> Any:
         """Start to fetch the rows of a slice that a step reads."""

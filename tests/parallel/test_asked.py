@@ -55,7 +55,7 @@ def a_worker(servers):
     trade = SimpleNamespace(post=Sent(), places=places, is_far=lambda server: True)
     grads = np.zeros(START + HEIGHT, np.float32)
     rows = AskedRows(trade, grads, flat, {0: Table(0, HEIGHT, 1, len(SOME))})
-    rows.want(Work((np.array(SOME[::-1] + SOME[:2]),), (), 1, 1), 7)
+    rows.note(Work((np.array(SOME[::-1] + SOME[:2]),), (), 1, 1), 7)
     return rows, trade, piece, grads
 
 

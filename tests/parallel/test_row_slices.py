@@ -1,13 +1,10 @@
 """Embeddings whose gradients travel as rows: the numbers of a serial twin."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from replicas import SCHEDULE, Model, parameters, share
+from replicas import SCHEDULE, share
+from tabled import sentences, twin, words
 
-from hpctrain import ops
-from hpctrain.autograd import Tensor, record
 from hpctrain.comm.compress import codec
 from hpctrain.engine import create
 from hpctrain.optim import SGD, Adam
@@ -20,41 +17,6 @@ from hpctrain.parallel.work import Options, Work
 OPTIMIZER = SGD(momentum=0.9, weight_decay=0.01)
 PLAIN = SGD()  # leaves rows as they are that no rank has touched
 SIZES = (12, 5, 1, 12)
-
-
-def words(height=400, width=4):
-    """An embedding and a dense layer: 3 words to 5 classes."""
-    shapes = {"table": (height, width), "w": (5, 3 * width), "b": (5,)}
-    model = Model(parameters(shapes), None)
-
-    def net(ids):
-        t = model.tensor
-        rows = ops.reshape(ops.embedding(ids, t("table")), (ids.shape[0], 3 * width))
-        return ops.dense(rows, t("w"), t("b"))
-
-    model.net = net
-    return model
-
-
-def data(height=400, seed=5):
-    rng = np.random.default_rng(seed)
-    return [(rng.integers(0, height, (n, 3)), rng.integers(0, 5, n)) for n in SIZES]
-
-
-def serial(model, batches, optimizer=OPTIMIZER):
-    states = {
-        n: optimizer.make_state(p.data().size, np.float64) for n, p in model.parameters.items()
-    }
-    for step, (ids, labels) in enumerate(batches):
-        with record():
-            losses = ops.softmax_cross_entropy(model.net(Tensor(ids)), Tensor(labels))
-            mean = ops.sum(losses) * (1.0 / len(ids))
-        mean.backward()
-        for name, parameter in model.parameters.items():
-            optimizer.update(
-                parameter.data().array.reshape(-1), parameter.grad().asnumpy().reshape(-1),
-                states[name], lr=SCHEDULE.lr(step), step=step,
-            )  # fmt: skip
 
 
 def train(
@@ -97,15 +59,13 @@ def halves(batch):
 )
 @pytest.mark.parametrize("kind", ["direct", "mpi", "node"])
 def test_rows_give_the_numbers_of_a_serial_twin(world, kind, options, accumulate):
-    one, many, batches = words(), words(), data()
-    serial(one, batches)
+    batches = sentences(SIZES)
+    expected = twin(words(), batches, OPTIMIZER)
 
-    step, found = train(world, many, batches, options, kind, accumulate)
+    step, found = train(world, words(), batches, options, kind, accumulate)
 
-    for name, parameter in one.parameters.items():
-        np.testing.assert_allclose(
-            found[name], parameter.data().asnumpy(), rtol=1e-10, atol=1e-13
-        )
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-10, atol=1e-13)
     bits = {name: array.tobytes().hex() for name, array in found.items()}
     assert all(other == bits for other in world.allgather_obj(bits))
     alone = [s for s in step.state.flat.slices if s.parameters == (0,)]
@@ -116,14 +76,14 @@ def test_rows_give_the_numbers_of_a_serial_twin(world, kind, options, accumulate
 def test_a_small_table_travels_whole(world):
     model = words(height=3)
 
-    step, _ = train(world, model, data(height=3), Options())
+    step, _ = train(world, model, sentences(SIZES, height=3), Options())
 
     assert step._exchange._rows is None
 
 
 @pytest.mark.mpi(min_size=2)
 def test_fewer_bytes_are_planned_for(world):
-    step, _ = train(world, words(), data(), Options())
+    step, _ = train(world, words(), sentences(SIZES), Options())
 
     piece = next(s for s in step.state.flat.slices if s.parameters == (0,))
     whole = step.way.wire_bytes(piece.stop - piece.start, 8)
@@ -146,15 +106,13 @@ SHARDED = {
 @pytest.mark.parametrize("case", SHARDED)
 def test_ranks_that_update_parts_give_the_numbers_of_a_serial_twin(world, case):
     kind, optimizer, options = SHARDED[case]
-    one, many, batches = words(width=3), words(width=3), data()
-    serial(one, batches, optimizer)
+    model, batches = words(width=3), sentences(SIZES)
+    expected = twin(words(width=3), batches, optimizer)
 
-    step, found = train(world, many, batches, options, kind, options.accumulate > 1, optimizer)
+    step, found = train(world, model, batches, options, kind, options.accumulate > 1, optimizer)
 
-    for name, parameter in one.parameters.items():
-        np.testing.assert_allclose(
-            found[name], parameter.data().asnumpy(), rtol=1e-10, atol=1e-13
-        )
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-10, atol=1e-13)
     bits = {name: array.tobytes().hex() for name, array in found.items()}
     assert all(other == bits for other in world.allgather_obj(bits))
     if world.size > 1:
@@ -165,15 +123,15 @@ def test_ranks_that_update_parts_give_the_numbers_of_a_serial_twin(world, case):
 
 
 @pytest.mark.parametrize("optimizer", [PLAIN, OPTIMIZER], ids=["rows", "parts"])
-def test_parts_of_a_table_update_by_the_norm_of_the_whole_gradient(world, optimizer):
-    one, many, batches = words(), words(), data()
-    plain = Options(clip_norm=0.05)
-    _, expected = train(world, one, batches, plain, optimizer=optimizer)
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "parts"])
+def test_a_table_is_updated_by_the_norm_of_the_whole_gradient(world, optimizer, sharded):
+    batches, options = sentences(SIZES), Options(clip_norm=0.05, sharded=sharded)
+    expected = twin(words(), batches, optimizer, options.clip_norm)
 
-    _, found = train(world, many, batches, replace(plain, sharded=True), optimizer=optimizer)
+    _, found = train(world, words(), batches, options, optimizer=optimizer)
 
     for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-11)
+        np.testing.assert_allclose(found[name], array, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -186,7 +144,7 @@ def test_rows_travel_as_they_are_beside_slices_that_are_compressed(world, sharde
         options = Options(sharded=sharded)
         return train(world, model, batches, options, optimizer=PLAIN, coded=coded)
 
-    first, whole = data()[:1], data()
+    first, whole = sentences(SIZES)[:1], sentences(SIZES)
     step, found = trained(whole, codec("bf16"))
 
     (piece,) = [s for s in step.state.flat.slices if s.parameters == (0,)]
@@ -203,7 +161,8 @@ def test_rows_travel_as_they_are_beside_slices_that_are_compressed(world, sharde
 
 @pytest.mark.mpi(min_size=2)
 def test_each_rank_keeps_the_state_of_its_part_of_a_table(world):
-    step, _ = train(world, words(height=401), data(401), Options(sharded=True))
+    batches = sentences(SIZES, height=401)
+    step, _ = train(world, words(height=401), batches, Options(sharded=True))
     state = step.state
 
     (mine,) = state.optimizer.values()
@@ -216,18 +175,17 @@ def test_each_rank_keeps_the_state_of_its_part_of_a_table(world):
     alone.load(arrays)
     state.load(arrays)
     np.testing.assert_array_equal(state.optimizer["momentum"], mine)
-    one = words(height=401)
-    serial(one, data(401))
-    np.testing.assert_allclose(
-        alone.flat.view(alone.flat.weights, 0), one.tensor("table").asnumpy(), rtol=1e-10
-    )
+    expected = twin(words(height=401), batches, OPTIMIZER)["table"]
+    np.testing.assert_allclose(alone.flat.view(alone.flat.weights, 0), expected, rtol=1e-10)
 
 
 @pytest.mark.mpi(min_size=2)
 def test_rows_come_back_where_that_is_fewer_bytes(world):
     dense = (world.size - 1) * 400 * 4 * 8 // world.size
     for optimizer, back in ((PLAIN, 2 * (world.size - 1) * 6 * 40), (OPTIMIZER, dense)):
-        step, _ = train(world, words(), data(), Options(sharded=True), optimizer=optimizer)
+        step, _ = train(
+            world, words(), sentences(SIZES), Options(sharded=True), optimizer=optimizer
+        )
         piece = next(s for s in step.state.flat.slices if s.parameters == (0,))
 
         sent = step._exchange.nbytes(piece)
