@@ -47,6 +47,8 @@ class Turn:
         Whether it is the first part of the step.
     stop : bool
         This rank's wish to stop.
+    derives : bool
+        Whether it makes what is derived from the parameters; later parts find that.
     """
 
     number: int
@@ -54,6 +56,7 @@ class Turn:
     bound: BoundStep | None = None
     first: bool = True
     stop: bool = False
+    derives: bool = False
 
 
 class Actions:
@@ -127,8 +130,7 @@ class Actions:
     def run(self, turn: Turn, index: int) -> None:
         """Run a segment."""
         assert turn.bound is not None, "a part with samples is bound"
-        segment = turn.bound.segments[index]
-        self.meter.segment(index, turn.bound.run.run, segment.start, segment.stop)
+        self.meter.segment(index, turn.bound.compute, index, turn.derives)
 
     def add(self, turn: Turn, index: int) -> None:
         """Add a slice of one part's gradient to the sums."""

@@ -1,18 +1,22 @@
 """A training plan for one shape of batch, bound to the flat buffers and cut into segments."""
 
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from hpctrain import backend
 from hpctrain.graph.cached import Statistics
+from hpctrain.graph.derived import Shelves
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.recent import Recent
+from hpctrain.graph.repeated import Once, Repeated
 from hpctrain.graph.segments import cut
 from hpctrain.graph.strips import strips_of
-from hpctrain.parallel.program import Objective, training_plan
+from hpctrain.parallel.program import Objective, repeated_plan, training_plan
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Options, Work
 
@@ -36,9 +40,17 @@ class BoundStep:
         What may be kept for the backward part, and whether kernels are fused.
     early : bool
         Compute large gradients in strips, slice by slice, so that the first can leave early.
+    shelves : Shelves, optional
+        Where values are kept that are made of parameters alone, for all shapes together, if a
+        step has several parts.
+
+    Attributes
+    ----------
+    derived : frozenset
+        What those values are made of.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a step is made of)
         self,
         objective: Objective,
         state: ModelState,
@@ -46,19 +58,13 @@ class BoundStep:
         pool: Pool,
         options: Options,
         early: bool = False,
+        shelves: Shelves | None = None,
     ) -> None:
         flat = state.flat
         self.state = state
         self._together = objective.together
-        self.plan = training_plan(
-            objective,
-            specs,
-            state.leaves,
-            state.trained,
-            state.device,
-            options.memory,
-            options.fuse,
-        )
+        planned = _planned(objective, specs, state, options)
+        self.plan, self.working_bytes = planned.each, planned.arena_bytes
         graph = self.plan.graph
         self.losses = backend.empty(
             graph.specs[graph.outputs[0]].shape, flat.dtype, state.device
@@ -66,16 +72,34 @@ class BoundStep:
         self.correct = backend.empty((), flat.dtype, state.device)
         outputs = [self.losses, self.correct, *(t.grad.value for t in state.trained)]
         leaves = [t.value for t in state.leaves]
+        shelves = shelves or Shelves(state.device)
+        self._once = Once(planned.once, planned.keys, leaves, shelves, state.device)
+        self.derived = self._once.keys
+        leaves += self._once.arrays
         rows = {graph.outputs[2 + p]: r for p, r in flat.row_cuts().items()} if early else {}
         strips = strips_of(self.plan, {value: r.edges for value, r in rows.items()})
         outs = dict(enumerate(outputs))
         self.run = Executor(self.plan, leaves, outs, state.device, pool, strips)
         where = flat.where()
-        leaf_of = dict(zip((id(t) for t in state.leaves), graph.leaves, strict=True))
+        leaf_of = {id(t): v for t, v in zip(state.leaves, graph.leaves, strict=False)}
         read = {leaf_of[id(t)]: w for t, w in zip(state.trained, where, strict=True)}
+        for value, sources in planned.sources.items():
+            read[value] = tuple(sorted({s for v in sources for s in read.get(v, ())}))
         self.items: dict[str, Any] = {}  # of a part of a step, by its role
         written = dict(zip(graph.outputs[2:], where, strict=True))
         self.segments = cut(self.plan, read, written, strips, lambda v, s: rows[v].slices(s))
+        ends = [0, *(planned.stops[strips[s.stop - 1].node] for s in self.segments)]
+        self._spans = list(pairwise(ends))
+
+    def compute(self, index: int, derives: bool) -> None:
+        """Run a segment; first what it reads that is derived from parameters, if ``derives``.
+
+        Which is wanted of the first part of a step: the others find it.
+        """
+        if derives:
+            self._once.run(*self._spans[index])
+        segment = self.segments[index]
+        self.run.run(segment.start, segment.stop)
 
     def feed(self, work: Work, step: int, scale: float = 1.0) -> None:
         """Set the inputs of the run of ``step``, and let random draws go by it.
@@ -124,13 +148,21 @@ class BoundSteps:
         self._objective, self._state, self._options = objective, state, options
         self._early = early
         self._kept: Recent[BoundStep] = Recent()
-        self._pool, self._calls = Pool(), 0
+        self._pool, self._shelves, self._calls = Pool(), Shelves(state.device), 0
 
     def get(self, specs: Any) -> BoundStep:
         """Return what runs batches of ``specs``; captured anew if it is not there."""
         self._calls += 1
         parts = self._objective, self._state, specs, self._pool, self._options, self._early
-        return self._kept.get(specs, partial(BoundStep, *parts))
+        return self._kept.get(specs, partial(BoundStep, *parts, self._shelves))
+
+    def of_step(self, parts: Sequence[Work]) -> Iterator[tuple[Work, BoundStep, bool]]:
+        """Yield each part of a step, what runs it, and whether that derives values anew."""
+        derived = frozenset[Hashable]()
+        for part in parts:
+            bound = self.get(part.specs())
+            yield part, bound, not bound.derived <= derived
+            derived |= bound.derived
 
     def first(self) -> BoundStep:
         """Return the step of the shape that was used longest ago: at the start the first."""
@@ -138,4 +170,13 @@ class BoundSteps:
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
-        return Statistics(self._calls, self._kept.made, len(self._kept), self._pool.nbytes)
+        nbytes = self._pool.nbytes + self._shelves.nbytes
+        return Statistics(self._calls, self._kept.made, len(self._kept), nbytes)
+
+
+def _planned(objective: Objective, specs: Any, state: ModelState, options: Options) -> Repeated:
+    """Plan one part of a step, which may have several on the same parameters."""
+    given = objective, specs, state.leaves, state.trained, state.device
+    if options.accumulate > 1 or options.shard:
+        return repeated_plan(*given, options.memory, options.fuse)
+    return Repeated.alone(training_plan(*given, options.memory, options.fuse))

@@ -258,9 +258,9 @@ class DataParallel:
 
     def _gradient(self, parts: Sequence[Work], number: int) -> list[tuple[Item, Turn]]:
         rules, found, counted = self.rules, [], 0
-        for part in parts:
-            bound, first = self._bound.get(part.specs()), part.count > 0 and not counted
-            turn = Turn(number, part, bound, first, self.stop and first)
+        for part, bound, derives in self._bound.of_step(parts):
+            first = part.count > 0 and not counted
+            turn = Turn(number, part, bound, first, self.stop and first, derives)
             role: Role = "last" if part is parts[-1] else "part"
             role = role if part.count else "silent"
             if role not in bound.items:

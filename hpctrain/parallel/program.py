@@ -14,11 +14,12 @@ from hpctrain.graph.ir import Graph
 from hpctrain.graph.passes import EXACT, FUSED, optimise
 from hpctrain.graph.plan import Plan, make_plan
 from hpctrain.graph.precision import narrow
+from hpctrain.graph.repeated import Repeated, plan_repeated
 from hpctrain.parallel.together import Combine
 
 __all__ = [
-    "Objective", "count_correct", "evaluation_graph", "evaluation_plan", "training_graph",
-    "training_plan",
+    "Objective", "count_correct", "evaluation_graph", "evaluation_plan", "improved",
+    "repeated_evaluation", "repeated_plan", "training_graph", "training_plan",
 ]  # fmt: skip
 
 
@@ -114,8 +115,30 @@ def training_plan(  # noqa: PLR0913 (what a step is made of)
     return plan_within(graph, memory or Memory(), partial(_finished, fuse=fuse))
 
 
+def repeated_plan(  # noqa: PLR0913 (what a step is made of)
+    objective: Objective,
+    specs: tuple[Sequence[Spec], Sequence[Spec]],
+    leaves: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    device: Device = CPU,
+    memory: Memory | None = None,
+    fuse: bool = False,
+) -> Repeated:
+    """Plan a training step of several parts: what is made of parameters alone is made once.
+
+    Otherwise as `training_plan`.
+    """
+    graph = training_graph(objective, specs, leaves, wanted, device)
+    return plan_repeated(graph, memory or Memory(), partial(improved, fuse=fuse))
+
+
+def improved(graph: Graph, fuse: bool) -> Graph:
+    """Return a graph after all passes; those that fuse kernels only if that is wanted."""
+    return optimise(graph, FUSED if fuse else EXACT)
+
+
 def _finished(graph: Graph, fuse: bool) -> Plan:
-    return make_plan(optimise(graph, FUSED if fuse else EXACT))
+    return make_plan(improved(graph, fuse))
 
 
 def evaluation_plan(
@@ -127,6 +150,18 @@ def evaluation_plan(
 ) -> Plan:
     """Plan an evaluation: losses, number of right answers, and the model's outputs."""
     return _finished(evaluation_graph(objective, specs, leaves, device), fuse)
+
+
+def repeated_evaluation(
+    objective: Objective,
+    specs: tuple[Sequence[Spec], Sequence[Spec]],
+    leaves: Sequence[Tensor],
+    device: Device = CPU,
+    fuse: bool = False,
+) -> Repeated:
+    """Plan an evaluation in several pieces; otherwise as `evaluation_plan`."""
+    graph = evaluation_graph(objective, specs, leaves, device)
+    return plan_repeated(graph, Memory("off"), partial(improved, fuse=fuse))
 
 
 def training_graph(

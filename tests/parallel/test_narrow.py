@@ -1,17 +1,15 @@
 """Training with products of bfloat16: parameters stay float32, ranks agree, runs repeat."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import pytest
-from replicas import Model, batches, parallel, serial
+from narrow_models import F4
+from narrow_models import narrow_mlp as mlp
+from replicas import batches, parallel, serial
 from staged_runs import staged, twin, work_of
 from teams import by_team
 
-from hpctrain import ops
 from hpctrain.autograd.narrow import is_narrow
 from hpctrain.graph.native import available
-from hpctrain.nn import Parameter
 from hpctrain.ops.dnnl_narrow import describe_narrow, lacking
 from hpctrain.optim import SGD
 from hpctrain.parallel.pieces import of_samples
@@ -21,33 +19,7 @@ from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Options
 
 pytestmark = pytest.mark.skipif(bool(lacking()), reason=f"bfloat16: {describe_narrow()}")
-F4 = np.dtype(np.float32)
 BATCH = (48, 64)  # a quarter of it still makes products that pay
-
-
-@dataclass
-class Narrow(Model):
-    narrow: bool = True
-
-    @property
-    def objective(self):
-        return replace(super().objective, narrow=self.narrow)
-
-
-def mlp(narrow=True):
-    rng = np.random.default_rng(3)
-    made = {}
-    for name, shape in {"w1": (512, 64), "b1": (512,), "w2": (5, 512), "b2": (5,)}.items():
-        made[name] = Parameter(name, shape, F4)
-        made[name].set_data(rng.normal(0, 0.1, shape).astype(F4))
-    model = Narrow(made, None, narrow=narrow)
-
-    def net(x):
-        t = model.tensor
-        return ops.dense(ops.relu(ops.dense(x, t("w1"), t("b1"))), t("w2"), t("b2"))
-
-    model.net = net
-    return model
 
 
 def data():

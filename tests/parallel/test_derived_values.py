@@ -1,0 +1,102 @@
+"""Values made of parameters alone are made once in an update, whatever the ranks and parts."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from narrow_models import narrow_mlp
+from replicas import Model, batches, parallel, parameters
+from staged_runs import work_of
+
+from hpctrain import ops
+from hpctrain.graph.native import available
+from hpctrain.graph.repeated import Once, Repeated
+from hpctrain.ops.dnnl_narrow import describe_narrow, lacking
+from hpctrain.optim import SGD
+from hpctrain.parallel import bound
+from hpctrain.parallel.work import Options
+
+UPDATES = 3
+LACKING = pytest.mark.skipif(bool(lacking()), reason=f"bfloat16: {describe_narrow()}")
+NARROW = pytest.param("narrow", True, marks=LACKING)
+
+
+def squashed():
+    """An MLP that squashes its weights: values derived from them, and their gradients."""
+    model = Model(parameters({"w1": (9, 6), "b": (9,), "c": (9,), "w2": (5, 9)}), None)
+
+    def net(x):
+        t = model.tensor
+        y = ops.tanh(ops.dense(x, ops.tanh(t("w1")), t("b") + t("c")))
+        return ops.dense(y, ops.tanh(t("w2")))
+
+    model.net = net
+    return model
+
+
+def made(kind, parts):
+    """Return a model, and updates of ``parts`` batches each, the last of another shape."""
+    if kind == "narrow":
+        model, shape, last, change = narrow_mlp(), (48, 64), (36, 64), np.float32
+    else:
+        model, shape, last, change = squashed(), (12, 6), (9, 6), np.float64
+    found = batches(([shape] * (parts - 1) + [last]) * UPDATES)
+    found = [(x.astype(change), y) for x, y in found]
+    return model, [found[i : i + parts] for i in range(0, len(found), parts)]
+
+
+def train(world, kind, parts, fuse):
+    model, data = made(kind, parts)
+    options = Options(accumulate=parts, fuse=fuse and available())
+    results, state = parallel(model, SGD(momentum=0.9), world, data, options=options,
+                              slice_bytes=2048)  # fmt: skip
+    return [r.loss_sum for r in results], {n: a.copy() for n, a in state.arrays().items()}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize(("kind", "fuse"), [("wide", False), ("wide", True), NARROW])
+def test_bits_are_those_of_making_them_in_each_part(world, monkeypatch, kind, fuse, parts):
+    losses, arrays = train(world, kind, parts, fuse)
+
+    def alone(*args):
+        return Repeated.alone(bound.training_plan(*args))
+
+    monkeypatch.setattr(bound, "repeated_plan", alone)
+    want, expected = train(world, kind, parts, fuse)
+
+    assert losses == want
+    for name, array in expected.items():
+        np.testing.assert_array_equal(arrays[name], array)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"), [("wide", 3), pytest.param("narrow", 1, marks=LACKING)]
+)
+def test_each_is_made_once_in_an_update_and_in_the_next_update_anew(
+    world, monkeypatch, kind, values
+):
+    counts, plain = [], Once.run
+
+    def counted(once, start=0, stop=None):
+        counts.append((once.keys, stop - start))
+        plain(once, start, stop)
+
+    monkeypatch.setattr(Once, "run", counted)
+    for parts in (1, 2, 3):
+        train(world, kind, parts, fuse=False)
+
+        kinds = {keys for keys, _ in counts}
+        assert len(kinds) == (parts > 1)
+        assert sum(n for _, n in counts) == (UPDATES * values if parts > 1 else 0)
+        counts.clear()
+
+
+@pytest.mark.serial
+def test_a_step_of_one_part_keeps_nothing(world):
+    for accumulate, wanted in ((1, 0), (2, 3)):
+        model, data = made("wide", 1)
+        options = Options(accumulate=accumulate)
+        step = partial(bound.BoundStep, model.objective)
+        state = bound.ModelState(model.parameters, SGD())
+        specs = work_of(data[0][0]).specs()
+        assert len(step(state, specs, bound.Pool(), options).derived) == wanted
