@@ -165,7 +165,7 @@ def _planned(made: OnMesh) -> dict[str, int]:
         found["values"] = step.stages.arena_bytes + step.stages.kept_bytes
         found["messages"] = step.parcels.nbytes
     else:
-        found["values"], found["messages"] = step.plan_of_first_shape().arena_bytes, 0
+        found["values"], found["messages"] = step.of_first_shape().working_bytes, 0
     return {kind: found[kind] for kind in KINDS}
 
 

@@ -220,7 +220,7 @@ class Room:
         if isinstance(step, Pipeline):
             values = step.stages.arena_bytes + step.stages.kept_bytes
         else:
-            values = step.plan_of_first_shape().arena_bytes
+            values = step.of_first_shape().working_bytes
         self.state.pop("to make them", None)
         self.check({**self.state, VALUES: values})
 

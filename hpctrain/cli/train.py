@@ -260,7 +260,8 @@ def _banner(
 ) -> dict[str, Any]:
     if isinstance(step, Pipeline):
         return pipeline.banner(world, step, loader, threads)
-    plan = step.plan_of_first_shape()
+    bound = step.of_first_shape()
+    plan = bound.plan
     kernels = prepare(plan.graph)
     again = sum(AGAIN in node.marks for node in plan.graph.nodes)
     return {
@@ -268,7 +269,7 @@ def _banner(
         "device": f"{step.state.device}, {threads} thread(s) a rank"
         + (f", kernels of {dnnl.provider()}" if step.state.device.kind == "cpu" else ""),
         "parameters": sum(step.state.flat.sizes),
-        "memory plan": f"{plan.arena_bytes / 2**20:.1f} MiB a rank for activations "
+        "memory plan": f"{bound.working_bytes / 2**20:.1f} MiB a rank for activations "
         f"({plan.naive_bytes / 2**20:.1f} without sharing)"
         + (f", {again} of {len(plan.graph.nodes)} operations run again" if again else ""),
         "kernels": f"{kernels.kernels} fused, {kernels.compiled} of them compiled now, "

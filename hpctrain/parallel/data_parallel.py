@@ -19,7 +19,6 @@ from hpctrain.comm.timeline import Link
 from hpctrain.engine import Engine, Variable
 from hpctrain.errors import ConfigError, EngineError
 from hpctrain.graph.cached import Statistics
-from hpctrain.graph.plan import Plan
 from hpctrain.optim import LossScale, Optimizer, Schedule
 from hpctrain.parallel.actions import Actions, Turn
 from hpctrain.parallel.bound import BoundStep, BoundSteps
@@ -209,9 +208,9 @@ class DataParallel:
         rounded = sums is not None and sums.buffer.dtype != self.state.flat.dtype
         return rules(self.options, self.order, self.group.size > 1, sums is not None, rounded)
 
-    def plan_of_first_shape(self) -> Plan:
-        """Return the plan that `prepare` made first."""
-        return self._bound.first().plan
+    def of_first_shape(self) -> BoundStep:
+        """Return what runs the shape that `prepare` met first."""
+        return self._bound.first()
 
     def statistics(self) -> Statistics:
         """Return how many batches were run and shapes captured, and what that keeps."""

@@ -90,7 +90,7 @@ def test_the_step_that_is_run_is_the_one_that_was_asked_for(world):
             step = trainer(
                 deep(), SGD(), world, engine, batches(DATA)[0], Options(**options), 512
             )
-            return step.plan_of_first_shape().graph.nodes
+            return step.of_first_shape().plan.graph.nodes
 
     assert not any(AGAIN in node.marks for node in prepared())
     assert any(AGAIN in node.marks for node in prepared(memory=Memory("sqrt")))
