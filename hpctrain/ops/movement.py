@@ -1,13 +1,14 @@
 """The same elements in another shape or order: views where the strides allow it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, register
 from hpctrain.backend import module_of
+from hpctrain.ops.dnnl_transpose import transposition
 from hpctrain.ops.rules import axes_of, axis_of, broadcast_shapes, need, same_spec, tensors
 
 __all__ = [
@@ -118,10 +119,35 @@ def _transpose_vjp(inputs: Any, outputs: Any, given: Any, axes: Shape) -> list[A
     return [apply("transpose", given[0], axes=back)]
 
 
+_NOTHING = np.empty(0, np.uint8)  # scratch of a transpose
+
+
+def _transpose(xp: Any, ins: Any, outs: Any, scratch: Any, axes: Shape) -> None:
+    x = ins[0]
+    turned = _turned(xp, x, axes)
+    if turned is None:
+        outs[0][...] = x.transpose(axes)
+    else:
+        turned.run([x, outs[0]], _NOTHING)
+
+
+def _transpose_bind(
+    xp: Any, ins: Any, outs: Any, scratch: Any, axes: Shape
+) -> Callable[[], None] | None:
+    turned = _turned(xp, ins[0], axes)
+    return None if turned is None else turned.ready([ins[0], outs[0]], _NOTHING)
+
+
+def _turned(xp: Any, x: Any, axes: Shape) -> Any:
+    """Return oneDNN's program if it takes such an array."""
+    plain = xp is np and x.flags.c_contiguous and x.flags.aligned
+    return transposition(Spec.of(x), axes) if plain else None
+
+
 register(
     Primitive(
-        "transpose", "movement", _transpose_infer, _moved(lambda x, axes: x.transpose(axes)),
-        _transpose_vjp, lambda x, axes: x.transpose(axes),
+        "transpose", "movement", _transpose_infer, _transpose, _transpose_vjp,
+        lambda x, axes: x.transpose(axes), bind=_transpose_bind,
     )
 )  # fmt: skip
 
