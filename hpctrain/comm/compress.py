@@ -27,9 +27,7 @@ top-k at ratio 0.01)::
         -s "v = np.ones(262144, 'f4'); b = np.empty(c.nbytes(v.size), 'u1')" "c.encode(v, b)"
 """
 
-from typing import Protocol
-
-from hpctrain.comm.encoding import Bytes, Floats
+from hpctrain.comm.encoding import Codec
 from hpctrain.comm.halves import BFloat16, Half
 from hpctrain.comm.kernels import Compiler
 from hpctrain.comm.topk import TopK
@@ -40,60 +38,6 @@ __all__ = ["CODECS", "Codec", "codec"]
 
 CODECS = ("none", "fp16", "bf16", "2bit", "topk")
 """The names that `codec` knows."""
-
-
-class Codec(Protocol):
-    """Turns float32 values into bytes and back.
-
-    All arrays lie on the host, are flat and contiguous.  A codec allocates nothing large after
-    its first call on the longest slice, and is for one thread at a time.
-
-    Attributes
-    ----------
-    name : str
-    residual : bool
-        Whether it needs error feedback: a residual for each slice and direction.
-    """
-
-    @property
-    def name(self) -> str:
-        """What `codec` calls it."""
-
-    @property
-    def residual(self) -> bool:
-        """Whether `encode` wants a residual."""
-
-    def nbytes(self, count: int) -> int:
-        """Return the exact size in bytes of ``count`` encoded values."""
-
-    def of_sums(self, ranks: int) -> "Codec":
-        """Return what encodes sums of values that so many ranks have encoded."""
-
-    def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
-        """Write ``values`` into ``out``.
-
-        Parameters
-        ----------
-        values : ndarray, shape (n,), float32
-            Not changed.
-        out : ndarray, shape (nbytes(n),), uint8
-            Overwritten.
-        residual : ndarray, shape (n,), float32, or None
-            Added to the values; afterwards what was not sent.  Zeros at the first call.
-
-        Raises
-        ------
-        ConfigError
-            If the values are not float32: nothing is cast silently.
-        ShapeError
-            If the arrays do not fit each other.
-        """
-
-    def decode(self, data: Bytes, out: Floats) -> None:
-        """Overwrite ``out``, shape (n,), float32, with the values of ``data``."""
-
-    def add(self, data: Bytes, out: Floats) -> None:
-        """Add the values of ``data`` to ``out``, shape (n,), float32."""
 
 
 def codec(

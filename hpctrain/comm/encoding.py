@@ -1,9 +1,10 @@
-"""What the codecs share: blocks that fit the cache, and the check of what they are given.
+"""What the codecs share: their methods, blocks that fit the cache, the check of their arrays.
 
 A codec makes a few passes over each value.  It takes `BLOCK` values at a time through all of
 them, so that the passes after the first find the block in the cache.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,84 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 BLOCK = 32768
 """Values in a block: of 4096 to 65536 the fastest here (2 MiB of level-2 cache a core)."""
+
+
+class Codec(ABC):
+    """Turns float32 values into bytes and back.
+
+    All arrays lie on the host, are flat and contiguous.  A codec allocates nothing large after
+    its first call on the longest slice, but for `move`, and is for one thread at a time.
+
+    Attributes
+    ----------
+    name : str
+        What `hpctrain.comm.compress.codec` calls it.
+    residual : bool
+        Whether `encode` needs error feedback: a residual for each slice and direction.
+    """
+
+    name: str
+    residual: bool
+
+    @abstractmethod
+    def nbytes(self, count: int) -> int:
+        """Return the exact size in bytes of ``count`` encoded values."""
+
+    def of_sums(self, ranks: int) -> "Codec":
+        """Return what encodes sums of values that so many ranks have encoded."""
+        return self
+
+    @abstractmethod
+    def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
+        """Write ``values`` into ``out``.
+
+        Parameters
+        ----------
+        values : ndarray, shape (n,), float32
+            Not changed.
+        out : ndarray, shape (nbytes(n),), uint8
+            Overwritten.
+        residual : ndarray, shape (n,), float32, or None
+            Added to the values; afterwards what was not sent.  Zeros at the first call.
+
+        Raises
+        ------
+        ConfigError
+            If the values are not float32: nothing is cast silently.
+        ShapeError
+            If the arrays do not fit each other.
+        """
+
+    @abstractmethod
+    def decode(self, data: Bytes, out: Floats) -> None:
+        """Overwrite ``out``, shape (n,), float32, with the values of ``data``."""
+
+    @abstractmethod
+    def add(self, data: Bytes, out: Floats, scale: float = 1.0) -> None:
+        """Add ``scale`` times the values of ``data`` to ``out``, shape (n,), float32."""
+
+    def move(self, known: Floats, values: Floats, out: Bytes) -> float:
+        """Encode what leads from ``known`` to ``values``, and move ``known`` by what is sent.
+
+        What is not sent is a part of the next difference: this is error feedback without a
+        residual.
+
+        Parameters
+        ----------
+        known, values : ndarray, shape (n,), float32
+            ``known`` ends where `add` with the returned scale brings it, to the bit.
+        out : ndarray, shape (nbytes(n),), uint8
+            Overwritten.
+
+        Returns
+        -------
+        float
+            The scale for `add`.
+        """
+        with np.errstate(all="ignore"):
+            self.encode(values - known, out)
+        self.add(out, known)
+        return 1.0
 
 
 def blocks(count: int, start: int = 0) -> Iterator[slice]:

@@ -5,12 +5,18 @@ for an overflow, which looks at the sum, finds it on all ranks.  Sums are made i
 Neither has error feedback: the rounding is small against the gradient's noise.
 """
 
-from typing import Self
-
 import numpy as np
 
 from hpctrain.comm import kernels
-from hpctrain.comm.encoding import BLOCK, Bytes, Floats, blocks, check_decode, check_encode
+from hpctrain.comm.encoding import (
+    BLOCK,
+    Bytes,
+    Codec,
+    Floats,
+    blocks,
+    check_decode,
+    check_encode,
+)
 from hpctrain.comm.kernels import Compiler, Kernel
 
 __all__ = ["BFloat16", "Half"]
@@ -22,14 +28,10 @@ _TOO_LARGE = (127 + 16) << 23  # the bits of 65536, from where all halves are in
 _QUIET = np.uint16(0x7FC0)  # the NaN that stands for all
 
 
-class _TwoBytes:
+class _TwoBytes(Codec):
     """What the codecs of two bytes for each value have in common."""
 
     residual = False
-
-    def of_sums(self, ranks: int) -> Self:
-        """Return this codec: sums are rounded as their terms are."""
-        return self
 
     def nbytes(self, count: int) -> int:
         """Return the size in bytes of ``count`` encoded values: two for each."""
@@ -56,7 +58,7 @@ class Half(_TwoBytes):
     def __init__(self, compiler: Compiler | None = None) -> None:
         self._encode = Kernel(compiler, kernels.HALF_ENCODE)
         self._decode = Kernel(compiler, kernels.HALF_DECODE)
-        self._add = Kernel(compiler, kernels.HALF_ADD)
+        self._add = Kernel(compiler, kernels.HALF_ADD, 1.0)
         self._magnitudes = np.empty(BLOCK, np.uint32)
         self._words = np.empty(BLOCK, np.uint32)
 
@@ -102,12 +104,18 @@ class Half(_TwoBytes):
         with np.errstate(all="ignore"):
             np.copyto(out[done:], data.view(np.float16)[done:])
 
-    def add(self, data: Bytes, out: Floats) -> None:
-        """Add the values of ``data`` to ``out``."""
+    def add(self, data: Bytes, out: Floats, scale: float = 1.0) -> None:
+        """Add ``scale`` times the values of ``data`` to ``out``."""
         check_decode(self.name, data, out, self.nbytes(out.size))
-        done = self._add(out.size, data, out)
+        halves = data.view(np.float16)
         with np.errstate(all="ignore"):
-            np.add(out[done:], data.view(np.float16)[done:], out=out[done:])
+            factor = np.float32(scale)
+            self._add.settle(float(factor))
+            done = self._add(out.size, data, out)
+            for block in blocks(out.size, done):
+                values = self._words[: block.stop - block.start].view(np.float32)
+                np.multiply(halves[block], factor, out=values)
+                np.add(out[block], values, out=out[block])
 
 
 class BFloat16(_TwoBytes):
@@ -133,7 +141,7 @@ class BFloat16(_TwoBytes):
     def __init__(self, compiler: Compiler | None = None) -> None:
         self._encode = Kernel(compiler, kernels.BFLOAT_ENCODE)
         self._decode = Kernel(compiler, kernels.BFLOAT_DECODE)
-        self._add = Kernel(compiler, kernels.BFLOAT_ADD)
+        self._add = Kernel(compiler, kernels.BFLOAT_ADD, 1.0)
         self._words = np.empty(BLOCK, np.uint32)
 
     def encode(self, values: Floats, out: Bytes, residual: Floats | None = None) -> None:
@@ -162,16 +170,20 @@ class BFloat16(_TwoBytes):
         for block in blocks(out.size, done):
             self._widen(upper[block], bits[block])
 
-    def add(self, data: Bytes, out: Floats) -> None:
-        """Add the values of ``data`` to ``out``."""
+    def add(self, data: Bytes, out: Floats, scale: float = 1.0) -> None:
+        """Add ``scale`` times the values of ``data`` to ``out``."""
         check_decode(self.name, data, out, self.nbytes(out.size))
-        done = self._add(out.size, data, out)
         upper = data.view(np.uint16)
         with np.errstate(all="ignore"):
+            factor = np.float32(scale)
+            self._add.settle(float(factor))
+            done = self._add(out.size, data, out)
             for block in blocks(out.size, done):
                 words = self._words[: block.stop - block.start]
                 self._widen(upper[block], words)
-                np.add(out[block], words.view(np.float32), out=out[block])
+                values = words.view(np.float32)
+                np.multiply(values, factor, out=values)
+                np.add(out[block], values, out=out[block])
 
     @staticmethod
     def _widen(upper: Halves, words: Words) -> None:

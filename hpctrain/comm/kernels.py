@@ -118,7 +118,8 @@ def _loop(sizes: tuple[int, ...], body: str, settings: str = "") -> str:
 _STORE = "\n  store <16 x float> %value, ptr %p1, align 1"
 _ADD = """
   %before = load <16 x float>, ptr %p1, align 1
-  %after = fadd <16 x float> %before, %value
+  %part = fmul <16 x float> %value, %scale
+  %after = fadd <16 x float> %before, %part
   store <16 x float> %after, ptr %p1, align 1"""
 
 # With base = 2^(e + 13) for |x| in [2^e, 2^(e + 1)), e at least -14, the sum |x| + base has its
@@ -201,11 +202,15 @@ _THRESHOLD = f"""
   %m1 = insertelement <16 x float> poison, float %minus, i32 0
   %less = shufflevector <16 x float> %m1, <16 x float> poison, <16 x i32> {_ZERO}"""
 
-_SCALE = f"""
-  %second = getelementptr float, ptr %settings, i64 1
-  %f = load float, ptr %second
+
+def _scale(place: int) -> str:
+    """Return what reads the setting at ``place`` as a factor of all values."""
+    return f"""
+  %setting = getelementptr float, ptr %settings, i64 {place}
+  %f = load float, ptr %setting
   %f1 = insertelement <16 x float> poison, float %f, i32 0
   %scale = shufflevector <16 x float> %f1, <16 x float> poison, <16 x i32> {_ZERO}"""
+
 
 _OWED = """
   %v = load <16 x float>, ptr %p0, align 1
@@ -269,11 +274,11 @@ _FROM_TWO_BITS = f"""
 
 HALF_ENCODE = _loop((32, 16), _TO_HALF)
 HALF_DECODE = _loop((16, 32), _FROM_HALF + _STORE)
-HALF_ADD = _loop((16, 32), _FROM_HALF + _ADD)
+HALF_ADD = _loop((16, 32), _FROM_HALF + _ADD, _scale(0))
 BFLOAT_ENCODE = _loop((32, 16), _TO_BFLOAT)
 BFLOAT_DECODE = _loop((16, 32), _FROM_BFLOAT + _STORE)
-BFLOAT_ADD = _loop((16, 32), _FROM_BFLOAT + _ADD)
+BFLOAT_ADD = _loop((16, 32), _FROM_BFLOAT + _ADD, _scale(0))
 TWO_BIT_ENCODE = _loop((32, 2, 32), _OWED + _CHOSEN + _KEPT + _PACKED, _THRESHOLD)
-TWO_BIT_MOVE = _loop((32, 2, 32), _CHANGED + _CHOSEN + _MOVED + _PACKED, _THRESHOLD + _SCALE)
+TWO_BIT_MOVE = _loop((32, 2, 32), _CHANGED + _CHOSEN + _MOVED + _PACKED, _THRESHOLD + _scale(1))
 TWO_BIT_DECODE = _loop((2, 32), _FROM_TWO_BITS + _STORE, _THRESHOLD)
-TWO_BIT_ADD = _loop((2, 32), _FROM_TWO_BITS + _ADD, _THRESHOLD)
+TWO_BIT_ADD = _loop((2, 32), _FROM_TWO_BITS + _ADD, _THRESHOLD + _scale(1))

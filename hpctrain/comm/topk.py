@@ -1,10 +1,8 @@
 """Only the largest values on the wire, each with its place; the rest waits for its turn."""
 
-from typing import Self
-
 import numpy as np
 
-from hpctrain.comm.encoding import Bytes, Floats, check_decode, check_encode
+from hpctrain.comm.encoding import Bytes, Codec, Floats, check_decode, check_encode
 from hpctrain.errors import ConfigError
 
 __all__ = ["TopK"]
@@ -17,7 +15,7 @@ _STRIDE = 61  # prime, so that a sample does not run down one column of a matrix
 _INFINITE = 0x7F800000  # the bits of infinity; those of a NaN are larger
 
 
-class TopK:
+class TopK(Codec):
     """Send the k values of largest magnitude, and keep the others for the next time.
 
     A gradient is added to its residual.  The k = max(1, round(ratio n)) largest of the n sums
@@ -65,10 +63,6 @@ class TopK:
     def kept(self, count: int) -> int:
         """Return k, how many of ``count`` values are sent."""
         return min(count, max(1, round(self._ratio * count)))
-
-    def of_sums(self, ranks: int) -> Self:
-        """Return this codec: as many of the sums are sent as of their terms."""
-        return self
 
     def nbytes(self, count: int) -> int:
         """Return the size in bytes of ``count`` encoded values: eight for each kept one."""
@@ -124,11 +118,11 @@ class TopK:
         out[:] = 0
         out[indices] = values
 
-    def add(self, data: Bytes, out: Floats) -> None:
-        """Add the values of ``data`` to ``out``; the cost is that of the k values alone."""
+    def add(self, data: Bytes, out: Floats, scale: float = 1.0) -> None:
+        """Add ``scale`` times the k values of ``data`` to ``out``, at their cost alone."""
         indices, values = self._parts(data, out)
         with np.errstate(all="ignore"):
-            out[indices] += values
+            out[indices] += np.float32(scale) * values
 
     def _parts(self, data: Bytes, out: Floats) -> tuple[Magnitudes, Floats]:
         check_decode(self.name, data, out, self.nbytes(out.size))

@@ -9,14 +9,26 @@ import math
 import numpy as np
 
 from hpctrain.comm import kernels
-from hpctrain.comm.encoding import BLOCK, Bytes, Floats, blocks, check_decode, check_encode
+from hpctrain.comm.encoding import (
+    BLOCK,
+    Bytes,
+    Codec,
+    Floats,
+    blocks,
+    check_decode,
+    check_encode,
+)
 from hpctrain.comm.kernels import Compiler, Kernel
 from hpctrain.errors import ConfigError
 
 __all__ = ["TwoBit"]
 
+_SAMPLE = 2**14  # differences of a slice that are looked at, at most
+_RUN = 64  # of them lie together: some lines of the cache, not one for each
+_ADAPTED = 0.95  # of the mean difference: below it, lest equal ones all stay under it
 
-class TwoBit:
+
+class TwoBit(Codec):
     """Send +t, -t or nothing of each value, and keep the rest for the next time.
 
     A gradient g is added to its residual r.  Where r >= t, +t is sent and r becomes r - t;
@@ -65,7 +77,7 @@ class TwoBit:
         self._compiler = compiler
         self._encode = Kernel(compiler, kernels.TWO_BIT_ENCODE, threshold)
         self._decode = Kernel(compiler, kernels.TWO_BIT_DECODE, threshold)
-        self._add = Kernel(compiler, kernels.TWO_BIT_ADD, threshold)
+        self._add = Kernel(compiler, kernels.TWO_BIT_ADD, threshold, 1.0)
         self._move = Kernel(compiler, kernels.TWO_BIT_MOVE, threshold, 1.0)
         self._table = _table(self._threshold)
         self._values = np.empty(BLOCK, np.float32)
@@ -138,7 +150,7 @@ class TwoBit:
         check_decode(self.name, data, out, self.nbytes(out.size))
         with np.errstate(all="ignore"):
             factor = np.float32(scale)
-            self._add.settle(float(self._threshold * factor))
+            self._add.settle(self.threshold, float(factor))
             done = self._add(out.size, data, out)
             for block in blocks(out.size, done):
                 values = self._values[: block.stop - block.start]
@@ -146,22 +158,15 @@ class TwoBit:
                 np.multiply(values, factor, out=values)
                 np.add(out[block], values, out=out[block])
 
-    def move(self, known: Floats, values: Floats, out: Bytes, scale: float) -> None:
-        """Encode what leads from ``known`` to ``values``, and move ``known`` by what is sent.
+    def move(self, known: Floats, values: Floats, out: Bytes) -> float:
+        """Encode what leads from ``known`` to ``values``, in units that fit its size.
 
-        Parameters
-        ----------
-        known, values : ndarray, shape (n,), float32
-            ``known`` ends where `add` with this ``scale`` brings it; so what is not sent is
-            a part of the next difference.
-        out : ndarray, shape (nbytes(n),), uint8
-            Overwritten.
-        scale : float
-            The differences are divided by it.
+        The threshold is in units of the gradient.  The returned scale, by which differences
+        are divided, makes of it somewhat less than their mean.
         """
         check_encode(self.name, values, out, self.nbytes(values.size), known)
         with np.errstate(all="ignore"):
-            factor = np.float32(scale)
+            factor = self._fitting(known, values)
             self._move.settle(self.threshold, float(factor))
             done = self._move(values.size, values, out, known)
             for block in blocks(values.size, done):
@@ -172,6 +177,12 @@ class TwoBit:
                 self._look_up(codes, change)
                 change *= factor
                 known[block] += change
+        return float(factor)
+
+    def _fitting(self, known: Floats, values: Floats) -> np.float32:
+        mean = _mean_change(_sample(values) - _sample(known)) or _mean_change(values - known)
+        scale = np.float32(_ADAPTED * mean / self.threshold)
+        return scale if 0 < scale < math.inf else np.float32(1)
 
     def _look_up(self, codes: Bytes, out: Floats) -> None:
         """Write the values of one block of codes."""
@@ -190,3 +201,17 @@ def _table(threshold: np.float32) -> np.ndarray[tuple[int, ...], np.dtype[np.flo
     above, below = bits[:, 0], bits[:, 1]
     signs = above.astype(np.float32) - below
     return np.where(above & below, np.float32(np.nan), signs * threshold).astype(np.float32)
+
+
+def _sample(values: Floats) -> Floats:
+    """Return all values, or runs of them from all over."""
+    if values.size <= _SAMPLE:
+        return values
+    runs = _SAMPLE // _RUN
+    apart = values.size // runs
+    return values[: runs * apart].reshape(runs, apart)[:, :_RUN]
+
+
+def _mean_change(change: Floats) -> float:
+    """Return the mean size of the changes that are not zero; 0 if all are."""
+    return float(np.abs(change).sum()) / max(int(np.count_nonzero(change)), 1)

@@ -13,7 +13,6 @@ from hpctrain.comm.post import PUSH, reply_tag
 from hpctrain.comm.progress import Log
 from hpctrain.comm.request import Handle
 from hpctrain.comm.transfer import Pending
-from hpctrain.comm.twobit import TwoBit
 from hpctrain.comm.watched import noted
 from hpctrain.parallel.asked import AskedRows
 from hpctrain.parallel.debts import Debts
@@ -198,10 +197,7 @@ class Traded:
         assert codec is not None, "changes are encoded where there is a codec"
         data = letter.body[start : start + codec.nbytes(target.size)]
         here = backend.to_host(target)
-        if isinstance(codec, TwoBit):
-            codec.add(data, here, scale)
-        else:
-            codec.add(data, here)
+        codec.add(data, here, scale)
         if here is not target:
             target[...] = backend.module_of(target).asarray(here)
 

@@ -2,12 +2,22 @@ import numpy as np
 import pytest
 
 from hpctrain.comm.compress import CODECS, codec
+from hpctrain.comm.encoding import BLOCK
 from hpctrain.errors import ConfigError, ShapeError
+from hpctrain.graph.native import available, compile_text
 
 pytestmark = pytest.mark.serial
 
 NAMES = [name for name in CODECS if name != "none"]
 WITH_RESIDUAL = ["2bit", "topk"]
+
+
+COMPILED = pytest.mark.skipif(not available(), reason="no llvmlite")
+
+
+@pytest.fixture(params=["numpy", pytest.param("llvm", marks=COMPILED)])
+def compiler(request):
+    return None if request.param == "numpy" else lambda text: compile_text(text).function
 
 
 def exchange(made, values, residual):
@@ -78,6 +88,37 @@ def test_an_encoding_may_lie_anywhere_in_a_message(name):
     made.decode(message, out)
 
     np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", [1.0, -0.3, 2e-5])
+def test_add_adds_a_multiple_of_what_decode_writes(compiler, name, scale):
+    made = codec(name, ratio=0.2, compiler=compiler)
+    values, total = np.random.default_rng(1).standard_normal((2, BLOCK + 21)).astype(np.float32)
+    data, out = np.empty(made.nbytes(values.size), np.uint8), np.empty_like(values)
+    made.encode(values, data)
+    made.decode(data, out)
+    expected = total + np.float32(scale) * out
+
+    made.add(data, total, scale)
+
+    np.testing.assert_array_equal(total, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_moves_bring_both_sides_to_the_same_bits_and_nothing_is_lost(compiler, name):
+    rng = np.random.default_rng(2)
+    made = codec(name, ratio=0.3, compiler=compiler)
+    known = rng.standard_normal(1003).astype(np.float32)
+    there, values = known.copy(), known + 1e-3 * rng.standard_normal(1003).astype(np.float32)
+    data = np.empty(made.nbytes(1003), np.uint8)
+
+    for _ in range(20):
+        scale = made.move(known, values, data)
+        made.add(data, there, scale)
+        np.testing.assert_array_equal(there, known)
+
+    assert np.abs(values - known).mean() < 4e-5
 
 
 @pytest.mark.parametrize("name", WITH_RESIDUAL)

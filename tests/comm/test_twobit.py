@@ -117,28 +117,57 @@ def test_what_is_sent_is_what_mxnet_sends(compiler):
 
 
 @pytest.mark.parametrize("special", [None, np.inf, np.nan])
-@pytest.mark.parametrize("scale", [1.0, 0.3, 2e-5])
+@pytest.mark.parametrize("size", [1.0, 0.3, 2e-5])
 @pytest.mark.parametrize("count", [0, 1, 16, 33, BLOCK + 7])
-def test_a_move_sends_the_difference_and_both_sides_end_alike(compiler, count, scale, special):
+def test_a_move_sends_the_difference_and_both_sides_end_alike(compiler, count, size, special):
     """Against the same in separate passes: difference, quotient, code, product, sum."""
     rng = np.random.default_rng(count)
-    codec, factor = TwoBit(0.7, compiler), np.float32(scale)
+    codec = TwoBit(0.7, compiler)
     known, values = rng.standard_normal((2, count)).astype(np.float32)
-    values[1::2] = known[1::2] + factor * values[1::2]
+    values[1::2] = known[1::2] + np.float32(size) * values[1::2]
     values[::5] = known[::5]
     if special is not None:
         values[-2::-7] = special
-    there, data = known.copy(), np.full(codec.nbytes(count), 0xA5, np.uint8)
-    with np.errstate(all="ignore"):
-        bits, sent, _ = reference((values - known) / factor, np.zeros(count, "f4"), 0.7)
-        moved = known + sent * factor
+    before, there = known.copy(), known.copy()
+    data = np.full(codec.nbytes(count), 0xA5, np.uint8)
 
-    codec.move(known, values, data, scale)
+    scale = codec.move(known, values, data)
     codec.add(data, there, scale)
 
+    factor = np.float32(scale)
+    with np.errstate(all="ignore"):
+        bits, sent, _ = reference((values - before) / factor, np.zeros(count, "f4"), 0.7)
+        moved = before + sent * factor
     np.testing.assert_array_equal(data, bits)
     np.testing.assert_array_equal(known, moved)
     np.testing.assert_array_equal(there, moved)
+
+
+@pytest.mark.parametrize("size", [1e-30, 2e-5, 1.0, 3e20])
+def test_moves_fit_the_threshold_to_the_size_of_what_changes(compiler, size):
+    rng = np.random.default_rng(3)
+    codec, known = TwoBit(0.7, compiler), np.zeros(50_000, np.float32)
+    values = (size * rng.standard_normal(known.size)).astype(np.float32)
+    values[::3] = 0
+    data = np.empty(codec.nbytes(known.size), np.uint8)
+    mean = np.abs(values[values != 0]).mean(dtype=np.float64)
+
+    assert codec.move(known, values, data) * 0.7 == pytest.approx(0.95 * mean, rel=0.02)
+    for _ in range(30):
+        codec.move(known, values, data)
+
+    assert np.abs(values - known).mean(dtype=np.float64) < 0.05 * mean
+
+
+@pytest.mark.parametrize("change", [0.0, 1e-45, np.inf, np.nan])
+def test_a_move_of_no_size_is_made_in_units_of_the_gradient(compiler, change):
+    codec, known = TwoBit(100.0, compiler), np.ones(17, np.float32) * np.float32(1e-45)
+    data = np.empty(codec.nbytes(17), np.uint8)
+
+    assert codec.move(known, known + np.float32(change), data) == 1
+
+    finite = 17 * np.isfinite(change)
+    assert np.count_nonzero(known == np.float32(1e-45)) == finite
 
 
 @pytest.mark.parametrize("count", [0, 1, 16, 33, BLOCK + 7])
