@@ -225,18 +225,7 @@ class DataParallel:
             What this rank computes: its share of one batch, or of up to ``Options.accumulate``
             batches that make one step, as if they were one batch of all their samples.
         """
-        if not self.order:
-            raise EngineError(
-                "step: the order of exchange is not known; call prepare on all ranks before"
-            )
-        if len(parts) > max(1, self.options.accumulate):
-            raise ConfigError(
-                f"step: got {len(parts)} batches, needed at most {self.options.accumulate}; "
-                "set Options.accumulate"
-            )
-        number = self.step_number
-        self.step_number += 1
-        self._steps += 1
+        number = self._begin(parts)
         if self._planned and self._steps in REPLAN_AT and self.way.link is not None:
             self.reorder(self.forecast(self.way.link).order)
         cut = parts_of_step(parts, self.options.shard, self.objective.together is not None)
@@ -248,6 +237,16 @@ class DataParallel:
             pushed = [pushed[i] for i in posted_early([item for item, _ in pushed])]
         for item, turn in pushed:
             self._push(item, turn, self._actions, _label(item, turn.bound))
+        return number
+
+    def _begin(self, parts: Sequence[Work]) -> int:
+        """Return the number of the step that these batches make."""
+        if not self.order:
+            raise EngineError("step: nothing is planned; call prepare on all ranks before")
+        self.options.check(len(parts))
+        number = self.step_number
+        self.step_number += 1
+        self._steps += 1
         return number
 
     def result(self, number: int) -> StepResult:

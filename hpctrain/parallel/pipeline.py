@@ -27,7 +27,6 @@ from hpctrain.comm.clock import offsets
 from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.watched import Logs
 from hpctrain.engine import Engine
-from hpctrain.errors import ConfigError, EngineError
 from hpctrain.graph.cached import Statistics
 from hpctrain.optim import Optimizer, Schedule
 from hpctrain.parallel.bubble import Bubble, bubble_of
@@ -259,16 +258,7 @@ class Pipeline(DataParallel):
             The share of this replica, equal on all ranks of the pipeline, of one batch, or of
             up to ``Options.accumulate`` batches that make one step.
         """
-        if not self.order:
-            raise EngineError("step: nothing is planned; call prepare on all ranks before")
-        if len(parts) > max(1, self.options.accumulate):
-            raise ConfigError(
-                f"step: got {len(parts)} batches, needed at most {self.options.accumulate}; "
-                "set Options.accumulate"
-            )
-        number = self.step_number
-        self.step_number += 1
-        self._steps += 1
+        number = self._begin(parts)
         meeting = self.group.size if self.moves.together is not None else 0
         size = self.model.layout.micro_batches, self.batch_axis
         micros = micros_of_step(parts, *size, self.options.shard, meeting)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpctrain.autograd import Spec
+from hpctrain.errors import ConfigError
 from hpctrain.graph.budget import Memory
 
 __all__ = [
@@ -62,6 +63,19 @@ class Options:
     accumulate: int = 1
     memory: Memory = field(default_factory=Memory)
     fuse: bool = False
+
+    def check(self, batches: int) -> None:
+        """Refuse to make one step of more batches than there is room for.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if batches > max(1, self.accumulate):
+            raise ConfigError(
+                f"step: got {batches} batches, needed at most {self.accumulate}; "
+                "set Options.accumulate"
+            )
 
 
 @dataclass(frozen=True, slots=True)
