@@ -17,7 +17,7 @@ from hpctrain.autograd import Spec
 from hpctrain.graph.ir import Graph, Node
 from hpctrain.graph.plan import sharing
 
-__all__ = ["Derived", "Shelves", "by_first_use", "derived"]
+__all__ = ["Derived", "Shelves", "by_first_use", "derived", "nothing_derived"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def derived(graph: Graph) -> Derived:
     taken = [n for n in graph.nodes if n.outputs[0] in walk.keys and n not in looks]
     outputs = tuple(v for n in taken for v in n.outputs if v in needed)
     if not outputs:
-        return Derived(replace(graph, nodes=(), inputs=(), outputs=(), assigns=()), graph, ())
+        return nothing_derived(graph)
     once = replace(
         graph, nodes=_reaching(graph.nodes, outputs, walk.keys), inputs=(), outputs=outputs,
         assigns=(),
@@ -95,6 +95,11 @@ def derived(graph: Graph) -> Derived:
         leaves=(*graph.leaves, *outputs),
     )
     return Derived(once, rest, tuple(walk.keys[v] for v in outputs))
+
+
+def nothing_derived(graph: Graph) -> Derived:
+    """Return a graph of which nothing is taken out."""
+    return Derived(replace(graph, nodes=(), inputs=(), outputs=(), assigns=()), graph, ())
 
 
 class _Walk:

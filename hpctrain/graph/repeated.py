@@ -7,7 +7,7 @@ from typing import Any
 from hpctrain import backend
 from hpctrain.errors import ConfigError
 from hpctrain.graph.budget import Memory, captured_order, plan_within
-from hpctrain.graph.derived import Shelves, by_first_use, derived
+from hpctrain.graph.derived import Shelves, by_first_use, derived, nothing_derived
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.plan import Plan, make_plan
@@ -45,8 +45,8 @@ class Repeated:
     @classmethod
     def alone(cls, plan: Plan) -> "Repeated":
         """Return a plan that makes all of its values in each run."""
-        nothing = replace(plan.graph, nodes=(), inputs=(), outputs=(), assigns=())
-        return cls(make_plan(nothing), plan, (), [0] * len(plan.graph.nodes))
+        nothing = make_plan(nothing_derived(plan.graph).once)
+        return cls(nothing, plan, (), [0] * len(plan.graph.nodes))
 
     @property
     def kept_bytes(self) -> int:

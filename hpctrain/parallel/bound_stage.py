@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpctrain import backend
+from hpctrain.graph.derived import Shelves
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.plan import Plan
 from hpctrain.graph.pool import Pool
+from hpctrain.graph.repeated import Once
 from hpctrain.graph.segments import Segment, cut
 from hpctrain.parallel.flat import FlatParameters
 from hpctrain.parallel.stage_program import StageProgram
@@ -20,11 +22,17 @@ class StageMemory:
     """Memory of the slots and of the area of one stage, for all shapes of micro-batches.
 
     Only one shape may use a slot at a time.
+
+    Attributes
+    ----------
+    shelves : Shelves
+        What is made of parameters alone.
     """
 
     def __init__(self, device: backend.Device) -> None:
         self._device = device
         self._pieces: dict[int, Any] = {}
+        self.shelves = Shelves(device)
 
     def piece(self, index: int, nbytes: int) -> Any:
         """Return a piece of at least ``nbytes``, the same one as long as it is large enough."""
@@ -37,7 +45,7 @@ class StageMemory:
     @property
     def nbytes(self) -> int:
         """Bytes of all pieces."""
-        return sum(int(piece.nbytes) for piece in self._pieces.values())
+        return sum(int(piece.nbytes) for piece in self._pieces.values()) + self.shelves.nbytes
 
 
 class BoundStage:
@@ -61,6 +69,8 @@ class BoundStage:
         Slices of the parameters that it reads, and of the gradient that it writes.
     segments : list of Segment
         Of its W.
+    derived : frozenset
+        What the values of this stage that come of parameters alone are made of.
     spans : dict of int to list of (start, stop)
         By slice: the elements of the flat buffers that its gradients fill.
     """
@@ -86,7 +96,11 @@ class BoundStage:
                 len(program.sent.specs), len(program.sent.specs) + len(program.results)
             )
         ]
-        self._runs = [self._bind(slot, flat, pool) for slot in self._slots]
+        own = [t.value for t in program.leaves]
+        self._once = Once(program.once, program.keys, own, memory.shelves, device)
+        self.derived = frozenset((program.number, key) for key in program.keys)
+        own += self._once.arrays
+        self._runs = [self._bind(slot, flat, pool, own) for slot in self._slots]
         places = {id(t): place for place, t in enumerate(flat.tensors)}
         where = flat.where()
         mine = [places[id(t)] for t in program.wanted]
@@ -94,15 +108,16 @@ class BoundStage:
         self.segments: list[Segment] = cut(
             program.weight,
             {},
-            {value: where[place] for value, place in zip(outputs, mine, strict=True)},
+            {value: where[place] for value, place in zip(outputs, mine, strict=False)},
         )
         self.spans = _spans(flat, mine)
         self.slices = tuple(sorted(self.spans))
 
-    def _bind(self, slot: dict[int, Any], flat: FlatParameters, pool: Pool) -> list[Executor]:
+    def _bind(
+        self, slot: dict[int, Any], flat: FlatParameters, pool: Pool, own: Sequence[Any]
+    ) -> list[Executor]:
         program, device = self.program, self._device
         arrays = {**self._area, **slot}
-        own = [t.value for t in program.leaves]
 
         def executor(number: int, plan: Plan, outputs: Mapping[int, Any]) -> Executor:
             statics = [arrays[v] for v in program.statics[number]]
@@ -110,7 +125,7 @@ class BoundStage:
 
         first = len(program.sent.specs)
         made = [*self._results, *(slot[v] for v in program.forward_keeps)]
-        back = len(program.returned.specs)
+        back = 0 if program.whole else len(program.returned.specs)
         kept = [slot[v] for v in program.backward_keeps]
         gradients = [t.grad.value for t in program.wanted if t.grad is not None]
         return [
@@ -118,6 +133,10 @@ class BoundStage:
             executor(1, program.backward, dict(enumerate(kept, back))),
             executor(2, program.weight, dict(enumerate(gradients))),
         ]
+
+    def derive(self) -> None:
+        """Make what comes of parameters alone, before the first F of an update."""
+        self._once.run()
 
     def enter(self, slot: int, message: Any) -> None:
         """Take what the stage before has sent out of its message."""
@@ -159,20 +178,29 @@ class BoundStage:
 
     def backward(self, slot: int, batch: Sequence[Any], message: Any) -> None:
         """Compute B; ``message`` is for the stage before."""
-        returned = self.program.returned
-        outputs = list(returned.views(message).values()) if returned.specs else []
+        outputs = [] if self.program.whole else self._returned(message)
         self._runs[slot][1]([batch[p] for p in self.program.fed_later[0]], outputs)
 
-    def weight(self, slot: int, batch: Sequence[Any], index: int = -1) -> None:
-        """Compute a segment of W, all of it if ``index`` is negative."""
+    def weight(
+        self, slot: int, batch: Sequence[Any], index: int = -1, message: Any = None
+    ) -> None:
+        """Compute a segment of W, all of it if ``index`` is negative.
+
+        ``message`` is for the stage before, if this part makes the cotangents too.
+        """
         run = self._runs[slot][2]
         if index <= 0:
-            run.feed([batch[p] for p in self.program.fed_later[1]])
+            outputs = self._returned(message) if self.program.whole else []
+            run.feed([batch[p] for p in self.program.fed_later[1]], outputs)
         if index < 0:
             run.run()
         else:
             segment = self.segments[index]
             run.run(segment.start, segment.stop)
+
+    def _returned(self, message: Any) -> list[Any]:
+        returned = self.program.returned
+        return list(returned.views(message).values()) if returned.specs else []
 
     def result(self, which: int) -> Any:
         """Return losses (0) or number of right answers (1) of the last F; None if not here."""

@@ -1,5 +1,6 @@
 """What the items of a pipeline's step do: the verbs of `hpctrain.parallel.pipeline_recipe`."""
 
+from collections.abc import Hashable
 from time import perf_counter_ns
 from typing import Any
 
@@ -52,6 +53,7 @@ class PipelineActions(Telling):
         self._tying: dict[int, Handle] = {}
         self._tally = backend.empty((RIDERS,), self._sent.dtype, flat.device)
         self._done: set[Span] = set()  # where the sums of this step have begun
+        self._derived = frozenset[Hashable]()  # what this step has made of parameters alone
         self.timed: list[Timed] = []
         self.steps: dict[int, list[float]] = {}
         self.together: Combine | None = None
@@ -78,6 +80,7 @@ class PipelineActions(Telling):
         self._tally[...] = 0
         self._now = []
         self._done.clear()
+        self._derived = frozenset()
         self._parcels.expect(move.expected, move.boxes)
         self._parcels.awaiting(*move.awaits)
 
@@ -104,6 +107,9 @@ class PipelineActions(Telling):
             self._emptied(move)
         for stream in self.state.streams:
             stream.value[1:] = move.number * DRAWS, move.work.row
+        if not stage.derived <= self._derived:
+            stage.derive()
+            self._derived |= stage.derived
         stage.forward(move.slot, self._batch(move), self._outbox(move, stage.program.sent))
         self._count(stage, move)
         self._send(move, stage.program.sent.nbytes)
@@ -148,7 +154,9 @@ class PipelineActions(Telling):
 
     def _weigh(self, stage: BoundStage, move: Move, index: int) -> None:
         began = perf_counter_ns()
-        stage.weight(move.slot, self._batch(move), index)
+        makes = stage.program.whole and index <= 0
+        message = self._outbox(move, stage.program.returned) if makes else None
+        stage.weight(move.slot, self._batch(move), index, message)
         if index < 0:
             for piece in stage.slices:
                 self._add(move, piece)

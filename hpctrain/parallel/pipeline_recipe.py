@@ -168,7 +168,9 @@ def deeds(
         found += _action(action, inbox, outbox, facts[action.stage], rules)
         if "W" in action.kind:
             last = action.micro == _last_micro(schedule)
-            found += _weight(action, facts[action.stage], rules, owner if last else None)
+            found += _weight(
+                action, facts[action.stage], rules, owner if last else None, outbox
+            )
         if outbox is not None:
             found += _sent(action, outbox, rules)
     found.append(Deed(Item("ride", 0, (ARENA,), (gradients(0),))))
@@ -210,19 +212,24 @@ def _key(outbox: Berth) -> Key:
 
 
 def _weight(
-    action: Action, facts: StageFacts, rules: Rules, owner: Mapping[int, int] | None
+    action: Action,
+    facts: StageFacts,
+    rules: Rules,
+    owner: Mapping[int, int] | None,
+    outbox: Berth | None,
 ) -> Iterator[Deed]:
     """Yield W; that of the last micro-batch in segments, since their slices may be final."""
     reads = tuple(map(parameters, facts.reads))
-    if not facts.slices:
+    if not facts.slices and outbox is None:
         return
+    touched = (ARENA,) if outbox is None else (ARENA, _key(outbox))
     if owner is None:
-        writes = (ARENA, *map(gradients, facts.slices))
-        yield Deed(Item("weigh", -1, reads, writes), action)
+        writes = (*touched, *map(gradients, facts.slices))
+        yield Deed(Item("weigh", -1, reads, writes), action, None, outbox)
         return
     for number, segment in enumerate(facts.segments):
-        writes = (ARENA, *map(gradients, segment.writes))
-        yield Deed(Item("weigh", number, reads, writes), action)
+        writes = (*touched, *map(gradients, segment.writes))
+        yield Deed(Item("weigh", number, reads, writes), action, None, outbox)
         for index in segment.final:
             yield Deed(Item("sum", index, (), (gradients(index),)), action)
             if rules.checked and index and owner[index] == action.stage:

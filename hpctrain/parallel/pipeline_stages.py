@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from hpctrain.errors import ConfigError
 from hpctrain.graph.budget import Memory
 from hpctrain.graph.cached import Statistics
 from hpctrain.graph.pool import Pool
@@ -108,9 +109,13 @@ class RankStages:
 
         def made(number: int) -> StageProgram:
             parts = graph, cut, number, tensors, state.trained, state.device, self._fuse
-            make = partial(stage_program, *parts, narrow=self.model.objective.narrow)
+            narrow, whole = self.model.objective.narrow, self.model.layout.merged
+            make = partial(stage_program, *parts, narrow=narrow, whole=whole)
             slots = self._judged.get(number, self._slots[number])
-            return fitted(make, self._allowed, slots)
+            try:
+                return fitted(make, self._allowed, slots)
+            except ConfigError:  # no room for what could be kept between micro-batches
+                return fitted(partial(make, keeps=False), self._allowed, slots)
 
         programs = [made(number) for number in self.numbers]
         self._pool.arena(max(p.arena_bytes for p in programs), state.device)

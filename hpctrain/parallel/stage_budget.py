@@ -17,7 +17,8 @@ Make = Callable[[Change], StageProgram]  # from what is done to the joint graph 
 
 def value_bytes(program: StageProgram, slots: int) -> int:
     """Return the bytes that a stage works in and keeps for so many micro-batches."""
-    return program.arena_bytes + slots * program.slot.nbytes + program.area.nbytes
+    kept = program.area.nbytes + program.kept_bytes
+    return program.arena_bytes + slots * program.slot.nbytes + kept
 
 
 def fitted(make: Make, memory: Memory, slots: int) -> StageProgram:

@@ -14,7 +14,7 @@ References
 Qi, Wan, Huang and Lin, "Zero bubble pipeline parallelism", ICLR 2024, arXiv 2401.10241.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from hpctrain.autograd.backward import pull_back
 from hpctrain.autograd.mode import interpreted_by
 from hpctrain.backend import CPU, Device
 from hpctrain.graph.capture import Capture
+from hpctrain.graph.derived import derived, nothing_derived
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.marks import marked
 from hpctrain.graph.passes import EXACT, optimise
@@ -47,9 +48,15 @@ class StageParts:
         the weight of the loss if that is made here. Outputs: cotangents of the entering
         values that have any, then what else is kept.
     weight : Graph
-        Inputs: kept values by their numbers. Outputs: the gradients.
+        Inputs: kept values by their numbers. Outputs: the gradients; the cotangents of the
+        entering values behind them if B makes none.
     given : tuple of int
         The last inputs of ``backward``, which are not kept from ``forward``.
+    once : Graph
+        What is made of parameters alone, for all micro-batches of an update: the last leaves
+        of the other parts.
+    keys : tuple
+        What these values are made of; see `hpctrain.graph.derived`.
     forward_keeps, backward_keeps : tuple of int
         Numbers of the last outputs of ``forward`` and ``backward``, which are kept. Inputs of
         both parts are to be kept too, where a later part reads them.
@@ -59,6 +66,8 @@ class StageParts:
     backward: Graph
     weight: Graph
     given: tuple[int, ...]
+    once: Graph
+    keys: tuple[Hashable, ...]
     forward_keeps: tuple[int, ...]
     backward_keeps: tuple[int, ...]
 
@@ -72,6 +81,8 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
     device: Device = CPU,
     again: Callable[[Graph], Graph] | None = None,
     narrow: bool = False,
+    whole: bool = False,
+    keeps: bool = True,
 ) -> StageParts:
     """Make the graphs of F, B and W of one stage.
 
@@ -94,6 +105,10 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
         more nodes; see `hpctrain.graph.recompute`.
     narrow : bool
         Round factors of products to bfloat16; see `hpctrain.graph.precision`.
+    whole : bool
+        Leave B empty: W makes the cotangents too.
+    keeps : bool
+        Make what comes of parameters alone once for all micro-batches of an update.
 
     Returns
     -------
@@ -103,10 +118,14 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
     joint, (outputs, cotangents, given) = _joint(part, leaves, wanted, ends, loss, device)
     if narrow:
         joint = rounded(joint)
-    if again is not None:
-        joint = again(joint)
+    joint = optimise(joint, _TOGETHER)
+    apart = derived(joint) if keeps else nothing_derived(joint)
+    joint = apart.rest if again is None else again(apart.rest)
     front, back, saved = split(optimise(joint, _TOGETHER), outputs, given)
-    middle, rest, later = split(back, cotangents, 0)
+    middle, rest, later = split(back, 0 if whole else cotangents, 0)
+    if whole:
+        made = rest.outputs
+        rest = replace(rest, outputs=(*made[cotangents:], *made[:cotangents]))
     kept = tuple(v for v in saved if v not in front.inputs)
     more = tuple(v for v in later if v not in middle.inputs)
     return StageParts(
@@ -114,6 +133,8 @@ def stage_parts(  # noqa: PLR0913 (a stage of a model)
         optimise(replace(middle, outputs=(*middle.outputs, *more))),
         rest,
         middle.inputs[len(saved) :],
+        optimise(apart.once),
+        apart.keys,
         kept,
         more,
     )

@@ -5,7 +5,7 @@ and only one part reads lies in an *area* that all micro-batches share. Both are
 plans: arrays that are bound once. The batch itself is not copied: it is fed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +51,11 @@ class StageProgram:
         The message after F, and after B, by position.
     received, answered : Packing
         Those before F and B, by position.
+    once : Plan
+        What is made of parameters alone, once for all micro-batches of an update; leaves of the
+        others between ``leaves`` and ``statics``.
+    keys : tuple
+        What these values are made of; see `hpctrain.graph.derived`.
     results : tuple of int
         Which outputs of the model (0 losses, 1 right answers) follow the first
         ``len(sent.specs)`` outputs of F.
@@ -75,12 +80,25 @@ class StageProgram:
     returned: Packing
     received: Packing
     answered: Packing
+    once: Plan
+    keys: tuple[Hashable, ...]
     results: tuple[int, ...]
 
     @property
     def makes_loss(self) -> bool:
         """Whether the losses are made here."""
         return 0 in self.results
+
+    @property
+    def whole(self) -> bool:
+        """Whether W makes the cotangents too, and B nothing."""
+        return len(self.weight.graph.outputs) > len(self.wanted)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of what is made once for all micro-batches, and to make it."""
+        graph = self.once.graph
+        return self.once.arena_bytes + sum(graph.specs[v].nbytes for v in graph.outputs)
 
     @property
     def arena_bytes(self) -> int:
@@ -114,6 +132,8 @@ def stage_program(  # noqa: PLR0913 (a stage of a model)
     fuse: bool = False,
     again: Callable[[Graph], Graph] | None = None,
     narrow: bool = False,
+    whole: bool = False,
+    keeps: bool = True,
 ) -> StageProgram:
     """Plan one stage.
 
@@ -132,6 +152,10 @@ def stage_program(  # noqa: PLR0913 (a stage of a model)
         Lets the backward parts compute values again; see `stage_parts`.
     narrow : bool
         Round factors of products to bfloat16.
+    whole : bool
+        Let W make the cotangents too, and B nothing; see `stage_parts`.
+    keeps : bool
+        Make what comes of parameters alone once for all micro-batches of an update.
     """
     part = stage_graph(graph, cut, number)
     known = {id(t) for t in trained}
@@ -141,7 +165,8 @@ def stage_program(  # noqa: PLR0913 (a stage of a model)
     ends = len(enters), len(cut.stages[number].sends)
     made = {v for node in part.nodes for v in node.outputs}
     loss = graph.outputs[0] if graph.outputs[0] in made else None
-    parts = stage_parts(part, leaves, wanted, ends, loss, device, again, narrow)
+    how = again, narrow, whole, keeps
+    parts = stage_parts(part, leaves, wanted, ends, loss, device, *how)
     results = tuple(graph.outputs.index(v) for v in part.outputs[ends[1] :])
     batch = {v: graph.inputs.index(v) for v in part.inputs[ends[0] :]}
     made_of = _Assembly(parts, ends[0], list(batch.values()), fuse)
@@ -198,7 +223,8 @@ class _Assembly:
         return StageProgram(
             number, leaves, wanted, f, b, w, fed, (b_fed, w_fed), (f_reads, b_reads, w_reads),
             self.entering, parts.given, parts.forward_keeps, parts.backward_keeps,
-            pack(self.kept), pack(self.passing), sent, returned, received, answered, results,
+            pack(self.kept), pack(self.passing), sent, returned, received, answered,
+            self.planned(parts.once)[0], parts.keys, results,
         )  # fmt: skip
 
 

@@ -65,6 +65,7 @@ def _parts(
     stage: BoundStage, batch: Sequence[Any], state: ModelState
 ) -> tuple[Callable[[], None], ...]:
     """Return what does F, B and W in slot 0."""
+    stage.derive()
     program, device, grads = stage.program, state.device, state.flat.grads
     received, answered = (_filled(p, device) for p in (program.received, program.answered))
     sent, returned = (
@@ -84,7 +85,7 @@ def _parts(
         stage.backward(0, batch, returned)
 
     def weight() -> None:
-        stage.weight(0, batch)
+        stage.weight(0, batch, message=returned)
         for start, stop in (span for spans in stage.spans.values() for span in spans):
             grads[start:stop] += grads[start:stop]  # as long as adding it to the sums
 

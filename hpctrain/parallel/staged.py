@@ -46,7 +46,7 @@ class Layout:
     times : Times, optional
         Of the stages: how far zero_bubble puts off each W; as in ZB-H1 if not given.
     whole : bool
-        Let cotangents wait for W, as the formulas of the papers have it; only to measure.
+        Make B and W one action, as the formulas of the papers have it; only to measure.
     copies : int
         Arrays as large as the parameters: these, gradients, their sums over micro-batches, and
         the optimizer's state.
@@ -65,6 +65,11 @@ class Layout:
     def stages(self) -> int:
         """How many there are on all ranks."""
         return self.ranks * self.chunks
+
+    @property
+    def merged(self) -> bool:
+        """Whether stages compute B and W as one."""
+        return self.whole and self.schedule != "zero_bubble"
 
     def plan(self, micro_batches: int) -> PipelineSchedule:
         """Return the schedule of a step of that many micro-batches."""

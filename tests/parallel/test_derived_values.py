@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from narrow_models import narrow_mlp
 from replicas import Model, batches, parallel, parameters
-from staged_runs import work_of
+from staged_runs import staged, work_of
 
 from hpctrain import ops
 from hpctrain.graph.native import available
@@ -14,6 +14,7 @@ from hpctrain.graph.repeated import Once, Repeated
 from hpctrain.ops.dnnl_narrow import describe_narrow, lacking
 from hpctrain.optim import SGD
 from hpctrain.parallel import bound
+from hpctrain.parallel.staged import Layout
 from hpctrain.parallel.work import Options
 
 UPDATES = 3
@@ -89,6 +90,31 @@ def test_each_is_made_once_in_an_update_and_in_the_next_update_anew(
         assert len(kinds) == (parts > 1)
         assert sum(n for _, n in counts) == (UPDATES * values if parts > 1 else 0)
         counts.clear()
+
+
+@pytest.mark.parametrize(("kind", "values"), [("wide", 3), ("narrow", 1)])
+@pytest.mark.mpi(min_size=2)
+def test_a_stage_makes_each_once_for_all_micro_batches(world, monkeypatch, kind, values):
+    if kind == "narrow" and lacking():
+        pytest.skip("bfloat16")
+    model, data = made(kind, 2)
+    counts, plain = [], Once.run
+
+    def counted(once, start=0, stop=None):
+        counts.append(len(once.keys))
+        plain(once, start, stop)
+
+    monkeypatch.setattr(Once, "run", counted)
+    layout = Layout(2 if world.size == 4 else world.size, "1f1b", 2)
+    options = Options(accumulate=2, fuse=available())
+
+    staged(model, SGD(momentum=0.9), data, world, layout, options)
+
+    assert len(counts) in (0, UPDATES)  # of one stage, in 4 micro-batches of 3 shapes
+    found = sum(world.allgather_obj(sum(counts)))
+    if layout.ranks == 2:  # of three stages, one may send what it derives to the next
+        assert found == UPDATES * values * (world.size // 2)
+    assert found
 
 
 @pytest.mark.serial

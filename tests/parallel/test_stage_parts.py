@@ -45,7 +45,8 @@ class Twin:
         return [v for v in values if self.part.specs[v].dtype.kind == "f"]
 
     def _run(self, graph, keeps):
-        arrays = [t.array for t in self.leaves]
+        own = [t.array for t in self.leaves]
+        arrays = [*own, *run(self.parts.once, own, ())]
         found = run(graph, arrays, [self.kept[v] for v in graph.inputs])
         self.kept.update(zip(keeps, found[len(found) - len(keeps) :], strict=True))
         return found[: len(found) - len(keeps)]
