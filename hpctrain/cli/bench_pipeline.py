@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import mean, median
 from typing import Annotated, Literal
 
@@ -35,7 +35,10 @@ __all__ = ["pipeline"]
 
 Name = Literal["deep", "mlp", "resnet20", "lstm", "gpt", "cosmo", "lenet"]
 WARM_UP = 5
-HEAD = "schedule     stages micro |  ms/step  bubble expected | equal stages        | papers\n"
+HEAD = (
+    "schedule     stages micro |  ms/step  bubble expected | even steps | equal stages   "
+    "| papers\n"
+)
 
 
 def pipeline(  # noqa: PLR0913 (its flags)
@@ -51,13 +54,16 @@ def pipeline(  # noqa: PLR0913 (its flags)
     whole: bool = False,
     replicas: bool = False,
     simulated: str = "",
+    even: float = 0.03,
     pin: bool = True,
 ) -> None:
     """Time pipelines of a workload with made-up inputs, SGD with momentum, float32.
 
     Bubbles are shares of the time from the first action of a step to the last: measured (the
-    median step), expected by the simulator from the times of the parts in that step, by the
-    formula for equal stages of the same mean times, and by that of the papers.
+    median step), expected by the simulator from the times of the parts in that step, measured
+    in the steps in which all ranks worked for equally long (the median, and how many), by the
+    formula for equal stages of the same mean times, and by that of the papers. What even steps
+    have more than the formula is told in brackets; all steps, if there was no even one.
 
     Args:
         workload: which model; deep: an mlp of equal layers.
@@ -72,6 +78,7 @@ def pipeline(  # noqa: PLR0913 (its flags)
         whole: let cotangents wait for W, as the formula of the papers has it.
         replicas: time whole models on all ranks too, on the same batch.
         simulated: numbers of stages, with commas, to simulate from times measured on rank 0.
+        even: in an even step the longest work of a rank is at most so much above the shortest.
         pin: let each rank run on one core of its own, where there are enough.
     """
     with start() as world:
@@ -87,7 +94,7 @@ def pipeline(  # noqa: PLR0913 (its flags)
         size = batch, layers, width
         _say(world, f"{workload}: {world.size} ranks, {cores:g} core(s) each\n{HEAD}")
         for layout in layouts if steps else ():
-            _say(world, _measured(world, workload, size, layout, steps, cores))
+            _say(world, _measured(world, workload, size, layout, (steps, even), cores))
         if replicas and steps:
             _say(world, _replicas(world, workload, size, steps, cores))
         for count in _numbers("simulated", simulated):
@@ -122,10 +129,11 @@ def _measured(
     name: str,
     size: tuple[int, int, int],
     layout: Layout,
-    steps: int,
+    count: tuple[int, float],
     cores: float,
 ) -> str:
-    """Run a pipeline and return its line."""
+    """Run a pipeline and return its line; ``count``: steps, and how equal an even one is."""
+    steps, even = count
     traffic = settled(Traffic(waiting="polling"), world, cores)
     options = Options(overlaps(traffic, world, cores), fuse=fuses("auto"))
     options = replace(options, pause_s=traffic.pause_s if cores < 1 else 0.0)
@@ -142,11 +150,11 @@ def _measured(
         inputs, labels = work.make(np.random.default_rng(mesh.place.data))
         part = Work((inputs,), (labels,), work.batch, work.batch * mesh.shape.data)
         found = pace(step, part, world.control, steps, WARM_UP)
-        share, expected, times = _bubbles(step, steps)
+        shares = _bubbles(step, steps, even)
         memory = world.control.allgather_obj([_planned(step), peak_bytes() - before])
         step.free()
         step.way.free()
-    line = _line(step.model.layout, found.step_s, share, expected, times)
+    line = _line(step.model.layout, found.step_s, shares)
     planned, peaks = (
         " ".join(f"{n / 2**20:.0f}" for n in c) for c in zip(*memory, strict=True)
     )
@@ -160,7 +168,18 @@ def _planned(step: Pipeline) -> int:
     return int(state + step.stages.arena_bytes + step.stages.kept_bytes + step.parcels.nbytes)
 
 
-def _bubbles(step: Pipeline, steps: int) -> tuple[float, float, Times]:
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """Bubbles of a run: None where nothing was measured; ``times`` are those of the parts."""
+
+    times: Times
+    expected: float
+    every: float | None = None
+    even: float | None = None
+    even_steps: int = 0
+
+
+def _bubbles(step: Pipeline, steps: int, even: float) -> _Shares:
     """Return measured and expected shares of the median step, and median times."""
     rows = [row for _, row in sorted(step.moves.steps.items())][-steps:]
     line, layout = step.mesh.pipeline, step.model.layout
@@ -170,27 +189,42 @@ def _bubbles(step: Pipeline, steps: int) -> tuple[float, float, Times]:
         tuple(map(median, zip(*(getattr(t, kind) for t in parts), strict=True)))
         for kind in ("forward_s", "backward_s", "weight_s")
     )
-    times = Times(f, b, w, *step.message)
-    return median(b.share for b in found), median(b.expected() for b in found), times
+    alike = [b.share for b in found if _unevenness(b.times, layout.ranks) <= even]
+    return _Shares(
+        Times(f, b, w, *step.message),
+        median(b.expected() for b in found),
+        median(b.share for b in found),
+        median(alike) if alike else None,
+        len(alike),
+    )
 
 
-def _line(
-    layout: Layout, step_s: float | None, share: float | None, expected: float, times: Times
-) -> str:
+def _unevenness(times: Times, ranks: int) -> float:
+    """Return how much longer the rank that has most to do works than the one with least."""
+    stages = [
+        sum(s) for s in zip(times.forward_s, times.backward_s, times.weight_s, strict=True)
+    ]
+    work = [sum(stages[rank::ranks]) for rank in range(ranks)]
+    return max(work) / min(work) - 1
+
+
+def _line(layout: Layout, step_s: float | None, shares: _Shares) -> str:
     """Write a row of the table; shares that were not measured are left out."""
-    size = layout.ranks, layout.micro_batches, layout.chunks
+    size, times = (layout.ranks, layout.micro_batches, layout.chunks), shares.times
     f, b, w = (mean(part) for part in (times.forward_s, times.backward_s, times.weight_s))
     equal = bubble_formula(layout.schedule, *size, (f, b, w), layout.whole)
     papers = bubble_formula(layout.schedule, *size, (f, b, w))
     shown = "" if step_s is None else f"{step_s * 1e3:.1f}"
-    measured = "" if share is None else f"{share:.1%}"
-    found = expected if share is None else share
-    off = f" ({found / equal - 1:+.0%})" if equal else ""
+    measured = "" if shares.every is None else f"{shares.every:.1%}"
+    alike = "" if shares.even is None else f"{shares.even:.1%} of {shares.even_steps}"
+    every = shares.expected if shares.every is None else shares.every
+    compared = every if shares.even is None else shares.even
+    off = f" ({compared / equal - 1:+.0%})" if equal else ""
     name = layout.schedule + (" whole" if layout.whole else "")
     return (
         f"{name:<17} {layout.ranks:>2} {layout.micro_batches:>5} | {shown:>8} {measured:>7} "
-        f"{expected:>8.1%} | {equal:>6.1%}{off:<13} | {papers:.1%}  F {f * 1e3:.2f} "
-        f"B {b * 1e3:.2f} W {w * 1e3:.2f} ms\n"
+        f"{shares.expected:>8.1%} | {alike:>10} | {equal:>6.1%}{off:<8} | {papers:.1%}  "
+        f"F {f * 1e3:.2f} B {b * 1e3:.2f} W {w * 1e3:.2f} ms\n"
     )
 
 
@@ -232,7 +266,7 @@ def _simulated(
         times = known[count]
         if times is not None:
             plan = replace(made, times=times).plan(count)
-            yield _line(made, None, None, simulate(plan, times).bubble, times)
+            yield _line(made, None, _Shares(times, simulate(plan, times).bubble))
         else:
             yield ""
 

@@ -58,6 +58,15 @@ def test_a_pipeline_gives_the_bits_of_one_rank(world, kind, chunks, micro):
     compare(found, twin(mlp(), SGDM, data_for(), micro))
 
 
+@pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
+def test_cotangents_and_gradients_of_weights_may_be_one_action(world, kind):
+    layout = Layout(world.size, kind, 3, 1, "params", whole=True)
+
+    found = staged(mlp(), SGDM, data_for(), world, layout)
+
+    compare(found, twin(mlp(), SGDM, data_for(), 3))
+
+
 @pytest.mark.parametrize("balance", ["time", "memory", "params"])
 @pytest.mark.parametrize("kind", ["serial", "threaded"])
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "after"])
@@ -151,11 +160,13 @@ def test_tied_parameters_and_skips_by_the_groups_of_the_model(world, kind, overl
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_stage_may_have_no_parameters(world):
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_stage_may_have_no_parameters(world, whole):
     """Two ranks for a model whose second group only adds and looks."""
     with world.split(int(world.rank >= 2)) as two:
         if world.rank >= 2:
             return
-        found = staged(split_mlp(), SGDM, data_for(), two, Layout(2, "1f1b", 2))
+        layout = Layout(2, "1f1b", 2, whole=whole)
+        found = staged(split_mlp(), SGDM, data_for(), two, layout)
 
         compare(found, twin(split_mlp(), SGDM, data_for(), 2))
