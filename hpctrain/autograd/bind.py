@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd.mode import Interpreter, current
-from hpctrain.autograd.node import Node, Record, Symbol
+from hpctrain.autograd.node import Node, Record
 from hpctrain.autograd.primitive import Primitive, Spec, primitive
 from hpctrain.backend import Device, module_of, to_device
 from hpctrain.errors import ShapeError
@@ -146,8 +146,3 @@ def assign(target: Any, source: Any) -> None:
     if target.spec != source.spec:
         raise ShapeError(f"assign: got {source.spec} for a tensor of {target.spec}")
     (current().interpreter or EAGER).assign(target, source)
-
-
-def is_symbol(value: Any) -> bool:
-    """Return whether ``value`` names a value of a graph."""
-    return isinstance(value, Symbol)

@@ -223,12 +223,6 @@ class Group(Freed):
         """Start to receive from rank ``peer`` into ``array``; see `recv`."""
         return p2p.irecv(self.comm, array, peer, tag, self.limit)
 
-    def sendrecv(self, array: Array, dest: int, out: Array, source: int, tag: int = 0) -> None:
-        """Send ``array`` to ``dest`` while ``out`` comes from ``source``; cannot deadlock."""
-        receiving = self.irecv(out, source, tag)
-        self.isend(array, dest, tag).wait()
-        receiving.wait()
-
     def bcast_obj(self, value: Any, root: int = 0) -> Any:
         """Return the JSON value of rank ``root`` on every rank; what others pass is ignored."""
         if self.size == 1:

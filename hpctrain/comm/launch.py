@@ -70,15 +70,6 @@ def detect(environ: Mapping[str, str]) -> Launch | None:
     return None
 
 
-def expected_size(environ: Mapping[str, str]) -> int | None:
-    """Return how many tasks the launcher started, or None if there was no launcher.
-
-    Under bare PMIx, which names no size, it is the least that can be: this rank plus one.
-    """
-    launch = detect(environ)
-    return None if launch is None else launch.size
-
-
 def check_size(actual: int, environ: Mapping[str, str], allow_singleton: bool = False) -> None:
     """Refuse to run when more tasks were started than MPI sees.
 

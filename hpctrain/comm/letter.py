@@ -28,7 +28,7 @@ _TYPES = "fdlqBiIQLeb?hH"  # letters of NumPy's types that may travel
 class Op:
     """What a letter asks for, or brings."""
 
-    PUSH, PULL, VALUE, CONTROL, INIT, ROWS = range(1, 7)
+    PUSH, PULL, VALUE, CONTROL, ROWS = range(1, 6)
 
 
 class Header(NamedTuple):

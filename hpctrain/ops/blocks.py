@@ -19,7 +19,7 @@ from hpctrain.autograd import Spec
 
 __all__ = [
     "BLOCK", "WIDE", "add_row", "as_bits", "block_spec", "chunks", "clear", "fold", "mask_bits",
-    "room", "row_block_rows", "row_blocks", "row_spec", "rows_per_block", "spans", "sum_rows",
+    "room", "row_blocks", "row_spec", "rows_per_block", "spans", "sum_rows",
     "tile", "with_row",
 ]  # fmt: skip
 
@@ -86,13 +86,6 @@ def _keys(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     for i in range(shape[0]):
         for rest in _keys(shape[1:]):
             yield (i, *rest)
-
-
-def row_block_rows(shape: Sequence[int]) -> int:
-    """Return how many rows `row_blocks` takes at once of an array seen as rows."""
-    width = shape[-1] if shape else 1
-    rows = math.prod(shape) // max(width, 1)
-    return min(rows_per_block(width, 2 * BLOCK), rows)
 
 
 def row_blocks(xp: Any, *arrays: Any) -> Iterator[list[Any]]:

@@ -11,7 +11,7 @@ from hpctrain.autograd import Spec
 from hpctrain.ops.dnnl import Library
 from hpctrain.ops.dnnl_program import Builder
 
-__all__ = ["batch_grad_program", "batch_program", "layer_grad_program", "layer_program"]
+__all__ = ["batch_grad_program", "layer_grad_program", "layer_program"]
 
 _TRAINING, _INFERENCE, _BACKWARD = 64, 96, 128
 _LINEAR, _POWER = 0x26, 0x30
@@ -32,16 +32,6 @@ def _forward(library: Library, pixels: Any, eps: float) -> Any:
     create = library.lib.dnnl_batch_normalization_forward_primitive_desc_create
     given = (_TRAINING, pixels, pixels, eps, _SCALE_AND_SHIFT)
     return library.kernel(create, library.engine, *given)
-
-
-def batch_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
-    """Return ``batch_norm``: (x, gamma, beta) to (y, mean, var)."""
-    pixels, vector = _layouts(library, specs[0])
-    build = Builder(library, [pixels, vector, vector, pixels, vector, vector])
-    slots = (_SRC, _SCALE, _SHIFT, _DST, _MEAN, _VARIANCE)
-    made = _forward(library, pixels, attrs["eps"])
-    build.call(made, [(argument, slot) for slot, argument in enumerate(slots)])
-    return build
 
 
 def batch_grad_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
