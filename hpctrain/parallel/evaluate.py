@@ -1,18 +1,19 @@
 """Evaluation: the plan of the forward pass alone, in inference mode."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpctrain import backend
 from hpctrain.autograd import Spec
+from hpctrain.graph.derived import Shelves
 from hpctrain.graph.execute import Executor
-from hpctrain.graph.plan import Plan
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.recent import Recent
+from hpctrain.graph.repeated import Once, Repeated
 from hpctrain.parallel.pieces import of_samples, pieces
-from hpctrain.parallel.program import Objective, evaluation_plan
+from hpctrain.parallel.program import Objective, evaluation_plan, repeated_evaluation
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Work
 
@@ -21,11 +22,19 @@ __all__ = ["Evaluator"]
 Specs = tuple[Sequence[Spec], Sequence[Spec]]
 
 
+class _Bound(NamedTuple):
+    """A plan for one shape, and what it reads that is made once for a batch."""
+
+    run: Executor
+    once: Once
+
+
 class Evaluator:
     """Runs a model on batches without changing it.
 
     A batch is evaluated in as many pieces, one after the other, as it takes to use a quarter
-    of the memory of all its values; see `hpctrain.parallel.pieces`.
+    of the memory of all its values; see `hpctrain.parallel.pieces`. What comes of parameters
+    alone is made once for all of them.
 
     Parameters
     ----------
@@ -57,8 +66,9 @@ class Evaluator:
         self.budget = budget
         self.batch_axis = batch_axis
         self._sizes: Recent[int] = Recent()  # of a piece, by the shapes of a batch
-        self._bound: Recent[Executor] = Recent()
-        self._pool = Pool()
+        self._bound: Recent[_Bound] = Recent()
+        self._pool, self._shelves = Pool(), Shelves(state.device)
+        self._derived = frozenset[Hashable]()  # for the batch under way
 
     def __call__(self, work: Work) -> tuple[float, float, np.ndarray]:
         """Evaluate this rank's part of a batch; runs in the caller's thread.
@@ -87,14 +97,14 @@ class Evaluator:
         specs, axis = work.specs(), self.batch_axis
         batch = specs[0][0].shape[axis]
         size = self._sizes.get(specs, lambda: self._size(specs, batch))
+        self._derived = frozenset()
         if size == batch:
-            return self._run(work.inputs, work.targets)
+            return self._run(work.inputs, work.targets, whole=True)
         loss_sum, correct, whole = 0.0, 0.0, None
         for start in range(0, batch, size):
             index = (slice(None),) * axis + (slice(start, start + size),)
-            losses, right, part = self._run(
-                *([a[index] for a in arrays] for arrays in (work.inputs, work.targets))
-            )
+            inputs, targets = ([a[index] for a in of] for of in (work.inputs, work.targets))
+            losses, right, part = self._run(inputs, targets)
             if whole is None:
                 (spec,) = of_samples([Spec.of(part)], batch, axis)
                 whole = np.empty(spec.shape, spec.dtype)
@@ -105,8 +115,8 @@ class Evaluator:
 
     @property
     def working_bytes(self) -> int:
-        """Bytes of the arena that all plans share."""
-        return self._pool.nbytes
+        """Bytes of the arena that all plans share, and of what is kept between pieces."""
+        return self._pool.nbytes + self._shelves.nbytes
 
     @property
     def plans_made(self) -> int:
@@ -114,11 +124,14 @@ class Evaluator:
         return self._bound.made
 
     def _run(
-        self, inputs: Sequence[Any], targets: Sequence[Any]
+        self, inputs: Sequence[Any], targets: Sequence[Any], whole: bool = False
     ) -> tuple[float, float, np.ndarray]:
-        """Evaluate one piece; the arrays may be slices."""
+        """Evaluate one piece, or a whole batch; the arrays may be slices."""
         key = tuple(map(Spec.of, inputs)), tuple(map(Spec.of, targets))
-        run = self._bound.get(key, lambda: self._bind(key))
+        run, once = self._bound.get(key, lambda: self._bind(key, whole))
+        if not once.keys <= self._derived:
+            once.run()
+            self._derived |= once.keys
         graph, device = run.graph, self.state.device
         arrays = [backend.to_device(a, device) for a in (*inputs, *targets)]
         outputs = [
@@ -133,17 +146,24 @@ class Evaluator:
     def _size(self, specs: Specs, batch: int) -> int:
         """Return how many samples are evaluated at a time."""
 
-        def plan_of(samples: int) -> Plan:
+        def plan_of(samples: int) -> Repeated:
             inputs, targets = (of_samples(s, samples, self.batch_axis) for s in specs)
-            return self._plan((inputs, targets))
+            return self._plan((inputs, targets), samples == batch)
 
         count = self._agree(pieces(plan_of, batch, budget_bytes=self.budget))
         return -(-batch // count)
 
-    def _plan(self, specs: Specs) -> Plan:
-        state = self.state
-        return evaluation_plan(self.objective, specs, state.leaves, state.device, self.fuse)
+    def _plan(self, specs: Specs, whole: bool) -> Repeated:
+        given = self.objective, specs, self.state.leaves, self.state.device, self.fuse
+        if not whole:
+            found = repeated_evaluation(*given)
+            if not self.budget or found.arena_bytes <= self.budget:
+                return found
+        return Repeated.alone(evaluation_plan(*given))
 
-    def _bind(self, specs: Specs) -> Executor:
+    def _bind(self, specs: Specs, whole: bool) -> "_Bound":
+        planned, device = self._plan(specs, whole), self.state.device
         leaves = [t.value for t in self.state.leaves]
-        return Executor(self._plan(specs), leaves, device=self.state.device, pool=self._pool)
+        once = Once(planned.once, planned.keys, leaves, self._shelves, device)
+        leaves += once.arrays
+        return _Bound(Executor(planned.each, leaves, device=device, pool=self._pool), once)

@@ -6,18 +6,30 @@ meet in inference: fewer at a time give the same numbers in less memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from hpctrain.autograd import Spec
 from hpctrain.errors import ConfigError
-from hpctrain.graph.plan import Plan
 
 __all__ = ["NAIVE_SHARE", "of_samples", "pieces"]
 
 NAIVE_SHARE = 0.25  # Chen et al., "MXNet" (2015), section 4: deep networks in inference
 
 
+class Planned(Protocol):
+    """A plan, as far as its memory goes."""
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes that it takes."""
+
+    @property
+    def naive_bytes(self) -> int:
+        """Bytes that it would take if no values shared memory."""
+
+
 def pieces(
-    plan_of: Callable[[int], Plan],
+    plan_of: Callable[[int], Planned],
     batch: int,
     naive_share: float = NAIVE_SHARE,
     budget_bytes: int = 0,

@@ -9,11 +9,13 @@ from replicas import Model, batches, parallel, parameters
 from staged_runs import staged, work_of
 
 from hpctrain import ops
+from hpctrain.autograd import Tensor
 from hpctrain.graph.native import available
 from hpctrain.graph.repeated import Once, Repeated
 from hpctrain.ops.dnnl_narrow import describe_narrow, lacking
 from hpctrain.optim import SGD
 from hpctrain.parallel import bound
+from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.staged import Layout
 from hpctrain.parallel.work import Options
 
@@ -115,6 +117,23 @@ def test_a_stage_makes_each_once_for_all_micro_batches(world, monkeypatch, kind,
     if layout.ranks == 2:  # of three stages, one may send what it derives to the next
         assert found == UPDATES * values * (world.size // 2)
     assert found
+
+
+@pytest.mark.serial
+def test_an_evaluation_makes_each_once_for_all_pieces_of_a_batch(monkeypatch):
+    model, runs, plain = squashed(), [], Once.run
+    monkeypatch.setattr(Once, "run", lambda once: (runs.append(len(once.keys)), plain(once)))
+    run = Evaluator(model.objective, bound.ModelState(model.parameters, SGD()))
+    x, y = batches([(1031, 6)])[0]
+
+    for change in (0, 1):
+        model.tensor("w1").array[...] += change
+        _, _, outputs = run(work_of((x, y)))
+        want = model.net(Tensor(x)).asnumpy()
+        np.testing.assert_allclose(outputs, want, rtol=1e-12, atol=1e-14)
+
+    assert run.plans_made == 2  # pieces of two shapes
+    assert runs == [3, 3]
 
 
 @pytest.mark.serial
