@@ -45,6 +45,7 @@ def step(  # noqa: PLR0913 (its flags)
     steps: int = 30,
     batch: int = 0,
     threads: int = 1,
+    pin: Literal["auto", "none"] = "auto",
     overlap: Literal["auto", "on", "off"] = "auto",
     slice_mib: float = 0.0,
     fuse: Literal["auto", "on", "off"] = "auto",
@@ -72,6 +73,7 @@ def step(  # noqa: PLR0913 (its flags)
         steps: steps that count, after 12 to warm up.
         batch: samples of one rank; that of the workload if 0.
         threads: threads of one rank.
+        pin: threads to cores, where a run does it.
         overlap: exchange on a communication thread; auto: as a run does.
         slice_mib: size of the pieces in which gradients travel, MiB; 0: as a run chooses.
         fuse: one kernel for neighbouring element-wise operations; auto: where LLVM is.
@@ -99,7 +101,7 @@ def step(  # noqa: PLR0913 (its flags)
         terms = Terms(servers, mode, staleness, ahead=True, codec=codecs, shared=shared)
         if kind == "server":
             world = Crew(whole, servers)
-        cores = limit_threads(whole, threads)[1]
+        cores = limit_threads(whole, threads, pin).cores
         traffic = Traffic(path, wire, slice_mib, in_flight, pause_ms * 1e-3, overlap)
         served = kind == "server"
         traffic = replace(traffic, waiting="polling" if served else waiting, served=served)

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_info
 from hpctrain import backend
 from hpctrain.cli.arguments import call
 from hpctrain.cli.checks import Check, Rows, checks
-from hpctrain.cli.threads import cores_of_rank
+from hpctrain.cli.threads import cores_of_rank, pinned_by, pins_of
 from hpctrain.comm import installed, launch
 from hpctrain.io.filters import filters, hdf5_version
 from hpctrain.ops import dnnl
@@ -75,6 +75,8 @@ def _row(local_rank: int) -> dict[str, Any]:
         "local_rank": local_rank,
         "pid": os.getpid(),
         "cores": sorted(os.sched_getaffinity(0)),
+        "cpus": os.cpu_count(),
+        "pinned_by": pinned_by(os.environ),
         "threads": max((p["num_threads"] for p in threadpool_info()), default=1),
         "gpus": backend.gpu_count(),
         "versions": {**versions(), "hdf5": hdf5_version()},
@@ -152,7 +154,7 @@ def _tell(facts: dict[str, Any], rows: Rows, found: list[Check], as_json: bool) 
     table = {
         f"rank {rank}": f"{row['host']}, local rank {row['local_rank']}, pid {row['pid']}, "
         f"cores {_runs(row['cores'])}, {row['threads']} BLAS thread(s) now, "
-        f"{_wanted(rows, rank)} of every kind in a run, {row['gpus']} GPU(s)"
+        f"{_wanted(rows, rank)}, {row['gpus']} GPU(s)"
         for rank, row in enumerate(rows)
     }
     console.facts("ranks", table)
@@ -160,12 +162,16 @@ def _tell(facts: dict[str, Any], rows: Rows, found: list[Check], as_json: bool) 
         console.line(f"{f'[{check.verdict}]':<6} {check.name}: {check.text}")
 
 
-def _wanted(rows: Rows, rank: int) -> int:
-    """Return how many threads a rank takes if ``device.threads`` is 0."""
-    host = rows[rank]["host"]
-    here = [row["cores"] for row in rows if row["host"] == host]
-    before = sum(row["host"] == host for row in rows[:rank])
-    return max(1, int(cores_of_rank(here, before) + 1e-9))
+def _wanted(rows: Rows, rank: int) -> str:
+    """Say how many threads a rank takes if ``device.threads`` is 0, and where they run."""
+    row = rows[rank]
+    here = [other["cores"] for other in rows if other["host"] == row["host"]]
+    before = sum(other["host"] == row["host"] for other in rows[:rank])
+    threads = max(1, int(cores_of_rank(here, before) + 1e-9))
+    pins = pins_of(here, before, threads, row["cpus"], row["pinned_by"])
+    where = f"pinned to cores {_runs([*pins.cores])}" if pins.cores else "not pinned"
+    why = f" ({pins.reason})" if pins.reason and threads > 1 else ""
+    return f"{threads} of every kind in a run, {where}{why}"
 
 
 def _runs(numbers: list[int]) -> str:

@@ -150,7 +150,7 @@ def _model(
     return model, parts
 
 
-def banner(world: World, step: Pipeline, loader: Any, threads: int) -> dict[str, Any]:
+def banner(world: World, step: Pipeline, loader: Any, threads: str) -> dict[str, Any]:
     """Return what there is to say about a run in stages."""
     layout, shape, stages = step.model.layout, step.mesh.shape, step.stages
     state = step.state
@@ -162,7 +162,7 @@ def banner(world: World, step: Pipeline, loader: Any, threads: int) -> dict[str,
         "mesh": f"{shape.data} replica(s) x {shape.pipeline} ranks"
         + (f" of {layout.chunks} stages" if layout.chunks > 1 else "")
         + (f" x {shape.tensor} that share layers" if shape.tensor > 1 else ""),
-        "device": f"{step.state.device}, {threads} thread(s) a rank",
+        "device": f"{step.state.device}, {threads}",
         "parameters": sum(spec.size for spec in state.whole.specs.values()),
         "memory of rank 0": f"{stages.arena_bytes / 2**20:.1f} MiB to work in, "
         f"{stages.kept_bytes / 2**20:.1f} MiB for kept values, "

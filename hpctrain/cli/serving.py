@@ -145,7 +145,7 @@ def end(step: DataParallel, outcome: Outcome) -> None:
 
 def _serve(config: Config, crew: Crew, facts: Facts) -> Outcome:
     """Serve a run from its beginning to its end."""
-    threads, _ = limit_threads(crew.whole, config.device.threads)
+    threads = limit_threads(crew.whole, config.device.threads).threads
     traffic, terms = Traffic.of(config), terms_of(config)
     # The workers look whether the files are whole.
     data = build.open_data(config, crew, verify=False)

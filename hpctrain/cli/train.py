@@ -14,7 +14,7 @@ from hpctrain.cli import build, pipeline, serving, tensor
 from hpctrain.cli.defaults import DEFAULT
 from hpctrain.cli.exchange import PAUSE_S, lanes_for, overlaps, way_of
 from hpctrain.cli.room import Room
-from hpctrain.cli.threads import limit_threads
+from hpctrain.cli.threads import limit_threads, told
 from hpctrain.cli.tune import traffic_of
 from hpctrain.comm import guard
 from hpctrain.comm.agree import agree
@@ -74,12 +74,12 @@ def _configured(argv: Sequence[str], ranks: int) -> Config:
 
 
 def _train(config: Config, world: World) -> Outcome:
-    threads, cores = limit_threads(world.whole, build.threads(config))
+    given = limit_threads(world.whole, build.threads(config), config.device.pin)
     dnnl.choose(config.device.kernels)
     device = backend.choose(config.device.kind, world.local_rank)
     mesh = pipeline.mesh_of(config, world)
     data = build.open_data(config, world)
-    traffic, tuning = traffic_of(config, world, data.train, (device, cores))
+    traffic, tuning = traffic_of(config, world, data.train, (device, given.cores))
     with ExitStack() as stack:
         recorder = Recorder(enabled=False)
         lanes = stack.enter_context(
@@ -98,13 +98,13 @@ def _train(config: Config, world: World) -> Outcome:
         train = build.loader(config, data.train, world, lanes, True, share)
         test = build.loader(config, data.test, world, lanes, False, share)
         step, evaluator = _step(
-            config, world, mesh, lanes, train, (device, cores, watch, traffic)
+            config, world, mesh, lanes, train, (device, given.cores, watch, traffic)
         )
         run_dir = _run_dir(config, world, stack)  # when nothing is left that could be refused
         console = stack.enter_context(Console(world.rank, log=run_dir.log if run_dir else None))
         console.facts(
             f"hpctrain: run {config.run.name}",
-            _banner(world, step, train, threads, (traffic.waiting, tuning)),
+            _banner(world, step, train, told(given, lanes), (traffic.waiting, tuning)),
         )
         pipeline.tell(console, step, recorder)
         saver = Saver(
@@ -256,7 +256,7 @@ def _settings(config: Config) -> Settings:
 
 
 def _banner(
-    world: World, step: DataParallel, loader: Any, threads: int, how: tuple[str, str]
+    world: World, step: DataParallel, loader: Any, threads: str, how: tuple[str, str]
 ) -> dict[str, Any]:
     if isinstance(step, Pipeline):
         return pipeline.banner(world, step, loader, threads)
@@ -266,7 +266,7 @@ def _banner(
     again = sum(AGAIN in node.marks for node in plan.graph.nodes)
     return {
         "ranks": serving.ranks(world),
-        "device": f"{step.state.device}, {threads} thread(s) a rank"
+        "device": f"{step.state.device}, {threads}"
         + (f", kernels of {dnnl.provider()}" if step.state.device.kind == "cpu" else ""),
         "parameters": sum(step.state.flat.sizes),
         "memory plan": f"{bound.working_bytes / 2**20:.1f} MiB a rank for activations "

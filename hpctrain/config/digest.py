@@ -24,7 +24,7 @@ NOT_COUNTED = frozenset({
     "exchange.stall_s", "exchange.abort_s",
     "parallel.pipeline", "parallel.tensor", "parallel.schedule", "parallel.micro_batches",
     "parallel.chunks", "parallel.balance", "parallel.sequence",
-    "device.kind", "device.threads", "device.kernels", "device.engine",
+    "device.kind", "device.threads", "device.pin", "device.kernels", "device.engine",
     "memory.budget", "memory.recompute",
 })  # fmt: skip
 

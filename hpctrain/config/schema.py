@@ -245,6 +245,8 @@ class Device(Section, frozen=True):
     """type of parameters and arithmetic; bf16: float32, but factors of products are bfloat16"""
     threads: Count = 0
     """threads of one rank; 0: the cores of the host divided by its ranks"""
+    pin: Literal["auto", "none"] = "auto"
+    """auto: each thread of a rank keeps to one core, where these are the rank's own"""
     kernels: Literal["auto", "numpy"] = "auto"
     """whose kernels run on CPUs; auto: oneDNN's where it is installed, else NumPy's"""
     engine: Literal["threaded", "serial"] = "threaded"

@@ -3,18 +3,24 @@
 So all kernels of a rank work on the same threads, and none of a second pool waits beside them.
 How a kernel is cut does not depend on them but for plain element-wise ones, whose bits are the
 same however they are cut.
+
+The runtime itself pins its threads to cores (`place`), for it ends and starts them as kernels
+take fewer and more: threads that were pinned from outside would be followed by others that all
+have the core of the one that starts them.
 """
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpctrain.graph.codegen import SYMBOL
 from hpctrain.graph.native import cache_directory, compile_text
 
-__all__ = ["Call", "limit", "threads", "together"]
+__all__ = ["Call", "limit", "masks", "place", "threads", "together"]
 
 Call = functools.partial[None]
 
@@ -77,6 +83,49 @@ def threads() -> int:
     """Return how many threads a kernel that is bound now takes."""
     wanted = _settings().threads
     return wanted if wanted > 1 and _runtime() is not None else 1
+
+
+def place(cores: Sequence[int]) -> str:
+    """Load the runtime, and let it keep its threads on these cores, one on each.
+
+    A thread that starts kernels is pinned to the first core when it does so for the first time,
+    and those that help it to the others.
+
+    Parameters
+    ----------
+    cores : sequence of int
+        As many as a kernel takes threads; none: as the environment says.
+
+    Returns
+    -------
+    str
+        Why it cannot be done; empty if it is.
+    """
+    if cores and "/libgomp" in Path("/proc/self/maps").read_text():
+        return "OpenMP was loaded before"
+    own, places = os.sched_getaffinity(0), ",".join(f"{{{core}}}" for core in cores)
+    wanted = {"OMP_PROC_BIND": "close", "OMP_PLACES": places} if cores else {}
+    os.environ.update(wanted)  # it is read when the runtime is loaded, and never again
+    try:
+        return "" if _runtime() is not None else "there is no OpenMP runtime"
+    finally:
+        for name in wanted:
+            del os.environ[name]
+        # Loading it pins the thread that does, and with it all that this one will start.
+        os.sched_setaffinity(0, own)
+
+
+def masks(count: int) -> list[tuple[int, ...]]:
+    """Return the cores that each of ``count`` threads of a kernel started here may run on."""
+    found: list[tuple[int, ...]] = []
+    body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
+        lambda _: found.append(tuple(sorted(os.sched_getaffinity(0))))
+    )
+    if count < 2 or _runtime() is None:
+        body(None)
+    else:
+        _runtime()(body, None, count, 0)
+    return sorted(found)
 
 
 @functools.cache
