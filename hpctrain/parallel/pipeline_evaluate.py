@@ -1,18 +1,21 @@
 """Evaluation in a pipeline: micro-batches go forward through the stages, in inference mode."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpctrain import backend
+from hpctrain.graph.budget import captured_order
+from hpctrain.graph.derived import Shelves, derived
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.passes import EXACT, FUSED, optimise
 from hpctrain.graph.plan import make_plan
 from hpctrain.graph.pool import Pool
 from hpctrain.graph.precision import narrow
 from hpctrain.graph.recent import Recent
+from hpctrain.graph.repeated import Once
 from hpctrain.parallel.cut_graph import stage_graph
 from hpctrain.parallel.micro import micro_batches
 from hpctrain.parallel.packing import Packing, pack
@@ -31,6 +34,7 @@ class _Stage(NamedTuple):
     """One stage in inference mode, for one shape."""
 
     run: Executor
+    once: Once
     received: Packing
     sent: Packing
     fed: tuple[int, ...]
@@ -52,6 +56,8 @@ class PipelineEvaluator:
         self._step, self._model = step, step.model
         self._bound: Recent[dict[int, _Stage]] = Recent()
         self._pool = Pool()
+        self._shelves = {n: Shelves(step.state.device) for n in step.stages.numbers}
+        self._derived = frozenset[Hashable]()  # by the stages for the batch under way
 
     def __call__(self, work: Work) -> tuple[float, float, np.ndarray]:
         """Evaluate the part of a batch that this replica has; collective over its stages.
@@ -73,6 +79,7 @@ class PipelineEvaluator:
         plan = _forward_only(self._model.layout.plan(len(micros)))
         sums, outputs = np.zeros(2), []
         self._expect(plan, micros)
+        self._derived = frozenset()
         posts: dict[int, int] = {}
         home = {a.stage: rank for rank, actions in enumerate(plan) for a in actions}
         boxes = berths(plan, step.rank, self._boxes(plan))
@@ -119,6 +126,10 @@ class PipelineEvaluator:
             backend.empty(graph.specs[v].shape, graph.specs[v].dtype, device)
             for v in graph.outputs[len(stage.sent.specs) :]
         ]
+        made = {(action.stage, key) for key in stage.once.keys}
+        if not made <= self._derived:
+            stage.once.run()
+            self._derived |= made
         stage.run(inputs, [*sent, *results])
         if outbox is not None:
             parcels.send(outbox[0], outbox[1], stage.sent.nbytes)
@@ -142,15 +153,15 @@ class PipelineEvaluator:
                 part = narrow(part)
             received = pack(dict(enumerate(packet_specs(graph, cut, number - 1)[0])))
             sent = pack(dict(enumerate(packet_specs(graph, cut, number)[0])))
-            run = Executor(
-                make_plan(optimise(part, names)),
-                [tensors[v].value for v in part.leaves],
-                device=state.device,
-                pool=self._pool,
-            )
+            apart, device = derived(captured_order(part)), state.device
+            leaves = [tensors[v].value for v in part.leaves]
+            made = make_plan(optimise(apart.once, names))
+            once = Once(made, apart.keys, leaves, self._shelves[number], device)
+            plan = make_plan(optimise(apart.rest, names))
+            run = Executor(plan, [*leaves, *once.arrays], device=device, pool=self._pool)
             fed = tuple(graph.inputs.index(v) for v in part.inputs[len(received.specs) :])
             results = tuple(graph.outputs.index(v) for v in part.outputs[len(sent.specs) :])
-            found[number] = _Stage(run, received, sent, fed, results)
+            found[number] = _Stage(run, once, received, sent, fed, results)
         return found
 
 
