@@ -15,7 +15,7 @@ FOURTH_STEP = 2 + 4
 
 def alive(pids):
     """Those of the processes that still run, after a moment to be cleared away."""
-    end = time.monotonic() + 2
+    end = time.monotonic() + 30
     while time.monotonic() < end:
         left = [
             pid
@@ -38,7 +38,7 @@ def test_a_rank_that_is_killed_takes_all_with_it(train):
 
     assert len(pids) == 3
     assert ended.code != 0
-    assert ended.seconds < 10
+    assert ended.seconds < 30
     assert alive(pids) == []
 
 

@@ -22,8 +22,8 @@ def test_a_rank_that_stands_still_is_named_and_ends_the_run_on_all(train):
     ended = launch.end()
 
     assert ended.code == 124
-    assert ended.seconds < 20
-    assert re.search(r"hpctrain: stalled for \d s: step \d+, slice 1 of 1 \(", ended.err)
+    assert ended.seconds < 30
+    assert re.search(r"hpctrain: stalled for \d+ s: step \d+, slice 1 of 1 \(", ended.err)
     assert "waiting for it: ranks 0, 2 (" in ended.err
     assert f"rank 1 @ {HOST}: no answer" in ended.err
     assert ended.err.endswith("all ranks end, because exchange.abort_s is 3\n")

@@ -52,7 +52,7 @@ def test_what_ends_one_rank_ends_all_within_seconds_and_is_printed_once(launch, 
     ended = launched.end()
 
     assert ended.code == code
-    assert ended.seconds < 10
+    assert ended.seconds < 30
     assert len(re.findall(rf"\[rank 1 @ {HOST}\] {re.escape(message)}", ended.err)) or (
         re.search(rf"\[rank 1 @ {HOST}\] Traceback", ended.err)
         and ended.err.count(message) == 1
@@ -78,7 +78,7 @@ def test_a_rank_that_leaves_without_a_word_ends_all(launch, code):
     ended = launched.end()
 
     assert ended.code != 0
-    assert ended.seconds < 10
+    assert ended.seconds < 30
     assert ended.err.count("[rank 1 @") == 1
     assert "hpctrain: left while other ranks go on; all ranks end" in ended.err
 
@@ -194,7 +194,7 @@ def test_a_killed_rank_ends_all(launch):
 
     ended = launched.end()
     assert ended.code != 0
-    assert ended.seconds < 10
+    assert ended.seconds < 30
     assert not any(map(alive, pids))
 
 
@@ -207,7 +207,7 @@ def test_a_killed_launcher_takes_all_ranks_with_it(launch, wrapper):
 
     launched.process.send_signal(signal.SIGKILL)
 
-    end = time.monotonic() + 15
+    end = time.monotonic() + 30
     while any(map(alive, pids)):
         assert time.monotonic() < end, "orphans"
         time.sleep(0.05)

@@ -66,7 +66,7 @@ def test_a_rank_that_hangs_is_named_with_what_it_does_and_then_all_end(training)
     ended = launched.end()
 
     assert ended.code == 124
-    assert 3 < ended.seconds < 10
+    assert 3 < ended.seconds < 30
     first, second = ended.err.split(f"[rank 0 @ {HOST}] ")[1:]
     for text in first, second:
         assert re.search(
@@ -115,7 +115,7 @@ def test_a_stopped_rank_is_named_as_one_that_does_not_answer(training):
 
     ended = launched.end()
     assert ended.code == 124
-    assert ended.seconds < 15
+    assert ended.seconds < 30
     assert ended.err.count(f"rank 2 @ {HOST}: no answer; its process is stopped") == 2
     assert ended.err.count("waiting for it: ranks 0, 1 (") == 2
     assert ended.err.count("[rank 0 @ ") == 2
@@ -132,7 +132,7 @@ def test_a_lowest_rank_that_is_stopped_is_named_by_the_next(training):
 
     ended = launched.end()
     assert ended.code == 124
-    assert ended.seconds < 15
+    assert ended.seconds < 30
     assert ended.err.count(f"rank 0 @ {HOST}: no answer") == 2
     assert ended.err.count("[rank 1 @ ") == 2
 
@@ -155,7 +155,7 @@ def test_a_collective_that_one_rank_leaves_out_is_a_stall(training):
     ended = launched.end()
 
     assert ended.code == 124
-    assert ended.seconds < 10
+    assert ended.seconds < 30
     assert ended.err.count("[rank 1 @ ") == 2
     assert re.search(
         r"s: collective of the control group, allgather_obj at \S+/script.py:\d+ <module>\n"
@@ -230,7 +230,7 @@ def test_an_exception_passes_through_the_watch_and_ends_all(training):
     ).end()
 
     assert ended.code == 2
-    assert ended.seconds < 10
+    assert ended.seconds < 30
     assert ended.err.count("hpctrain: shard 3: damaged") == 1
     assert "stalled" not in ended.err
 
