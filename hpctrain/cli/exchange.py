@@ -16,7 +16,9 @@ from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.ways import Way, connect
 from hpctrain.parallel.work import Options
 
-__all__ = ["Traffic", "lanes_for", "overlaps", "settled", "way_of"]
+__all__ = ["OPEN", "Traffic", "lanes_for", "overlaps", "settled", "way_of"]
+
+OPEN = "auto"  # of a setting: not the user's choice
 
 PAUSE_S = 2e-4  # between two looks for a message, where ranks share cores
 LEAST_BYTES = 2**16  # of a slice that is fitted to the model
@@ -33,7 +35,7 @@ class Traffic:
     ``cores`` is how many each rank has to itself at least, ``fitted`` whether slices are made
     smaller for small models.  The communication thread waits ``blocking`` inside MPI for all
     messages under way, or is ``polling``: it looks at them and sleeps.  What is ``served`` goes
-    by its priority, for no other rank has to send the same.
+    by its priority, for no other rank has to send the same.  ``schedule``: of a pipeline.
     """
 
     path: str = "auto"
@@ -48,6 +50,12 @@ class Traffic:
     fitted: bool = False
     waiting: str = "auto"
     served: bool = False
+    schedule: str = OPEN
+
+    @property
+    def eager_s(self) -> float:
+        """Seconds between two looks for a message while the core has nothing else to do."""
+        return min(PAUSE_SPARE_S, self.pause_s) if self.cores >= 1 else self.pause_s
 
     def slice_bytes(self, parameters: Mapping[str, Any]) -> int:
         """Return the size of a slice for a model with these parameters.
@@ -77,6 +85,7 @@ class Traffic:
             overlap=e.overlap,
             threshold=e.threshold,
             ratio=e.ratio,
+            schedule=config.parallel.schedule,
         )
 
 
@@ -102,15 +111,16 @@ def overlaps(traffic: Traffic, world: World, cores: float) -> bool:
     return world.size == 1 or world.local_size < world.size or cores >= 1
 
 
-def settled(traffic: Traffic, world: World, cores: float) -> Traffic:
+def settled(traffic: Traffic, world: World, cores: float, replicas: int = 0) -> Traffic:
     """Fill in what is left open; collective.
 
     Slices are larger on one host, where each costs a fixed time and none queues for a link. A
-    rank that is alone sends nothing: it takes one, which saves up to a thirtieth of a step. A
-    communication thread blocks inside MPI, which spins, where it has a core for itself: that is
-    tried. All ranks go by the fewest cores of any, for they have to find one order of exchange.
+    rank that has no one to sum with (one of ``replicas``, all ranks if 0) takes one, which saves
+    up to a thirtieth of a step. A communication thread blocks inside MPI, which spins, where it
+    has a core for itself: that is tried. All ranks go by the fewest cores of any, for they have
+    to find one order of exchange.
     """
-    several, alone = world.local_size < world.size, world.size == 1
+    several, alone = world.local_size < world.size, (replicas or world.size) == 1
     # What servers code is short on the wire: there, too, a slice costs a fixed time above all.
     coded = several and traffic.served and traffic.wire in FEW_BITS
     size = WHOLE_MIB if alone else CODED_MIB if coded else 1.0 if several else 4.0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from hpctrain import engine
 from hpctrain.backend import Device
 from hpctrain.cli import build, tensor
-from hpctrain.cli.exchange import PAUSE_S, Traffic, overlaps, way_of
+from hpctrain.cli.exchange import OPEN, PAUSE_S, Traffic, overlaps, way_of
 from hpctrain.cli.room import Room, state_bytes
 from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.watched import Logs
@@ -15,6 +15,7 @@ from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import LaneSpec
 from hpctrain.io.sampler import part
+from hpctrain.optim import Schedule
 from hpctrain.parallel.micro import most_samples
 from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.pipeline import Pipeline, summing
@@ -26,8 +27,8 @@ from hpctrain.trace import Recorder
 from hpctrain.train.console import Console
 
 __all__ = [
-    "Place", "banner", "count_idle", "lanes", "layout_of", "mesh_of", "replica", "step_of",
-    "tell",
+    "Place", "banner", "connected", "count_idle", "lanes", "layout_of", "mesh_of", "model_of",
+    "replica", "state_of", "step_of", "tell",
 ]  # fmt: skip
 
 
@@ -72,10 +73,14 @@ def lanes(config: Config, pause_s: float) -> Mapping[str, LaneSpec]:
     return {WIRE: wire_lane(ranks, pause_s)} if several else {}
 
 
-def layout_of(config: Config) -> Layout:
-    """Return how the model goes through its stages."""
+def layout_of(config: Config, tuned: str = OPEN) -> Layout:
+    """Return how the model goes through its stages.
+
+    A schedule that the configuration leaves open is the ``tuned`` one, or 1f1b.
+    """
     p, states = config.parallel, len(build.optimizer(config).state_names)
-    size = p.pipeline, p.schedule, p.micro_batches, p.chunks
+    schedule = next((s for s in (p.schedule, tuned) if s != OPEN), "1f1b")
+    size = p.pipeline, schedule, p.micro_batches, p.chunks
     return Layout(*size, p.balance, copies=3 + states)
 
 
@@ -93,24 +98,44 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     The model is made without memory for its parameters, cut, and then the parameters of this
     rank's stages get their values, which depend on seed and name alone.
     """
-    samples = _samples(loader, mesh)
-    specs = build.batch_specs(loader, samples)
     room = Room(world, config)
-    model, parts = _model(config, room, mesh, loader, place)
-    optimizer = build.optimizer(config)
-    slice_bytes = round(place.traffic.slice_mib * build.MIB)
-    state = StageState(model, parts.parameters, optimizer, mesh, slice_bytes, parts.division)
+    made = model_of(config, room, mesh, loader, place)
+    state = state_of(config, mesh, made, place)
     tensor.agree_on(facts(config, state), world, mesh)
     state.broadcast(world.control)
+    schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
+    step = connected(config, world, mesh, lanes_, (made[0], state), place, schedule)
+    step.prepare(*build.batch_specs(loader, _samples(loader, mesh)))
+    room.planned(step)
+    return step
+
+
+def state_of(
+    config: Config, mesh: Mesh, made: tuple[StagedModel, tensor.Parts], place: Place
+) -> StageState:
+    """Put what this rank has of a model into flat buffers."""
+    model, parts = made
+    nbytes, optimizer = round(place.traffic.slice_mib * build.MIB), build.optimizer(config)
+    return StageState(model, parts.parameters, optimizer, mesh, nbytes, parts.division)
+
+
+def connected(  # noqa: PLR0913 (the parts that meet here)
+    config: Config,
+    world: World,
+    mesh: Mesh,
+    lanes_: engine.Engine,
+    made: tuple[StagedModel, StageState],
+    place: Place,
+    schedule: Schedule,
+) -> Pipeline:
+    """Connect the replicas of each stage, and make the step, to be prepared; collective."""
     overlap = overlaps(place.traffic, world, place.cores)
     options = build.options(config, overlap, place.pause_s)
-    schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
-    way = way_of(place.traffic, world, state, summing(options), group=mesh.data)
+    way = way_of(place.traffic, world, made[1], summing(options), group=mesh.data)
     way = replace(way, log=place.noted.among(mesh.data, "slices", by_step=True))
+    (model, state), optimizer = made, build.optimizer(config)
     step = Pipeline(model, state, optimizer, schedule, lanes_, mesh, options, way)
     step.watch(place.noted)
-    step.prepare(*specs)
-    room.planned(step)
     return step
 
 
@@ -120,11 +145,11 @@ def _samples(loader: Any, mesh: Mesh) -> int:
     return share.stop - share.start
 
 
-def _model(
+def model_of(
     config: Config, room: Room, mesh: Mesh, loader: Any, place: Place
 ) -> tuple[StagedModel, tensor.Parts]:
     """Cut the model, and give the parameters of this rank's stages their values."""
-    world, layout, device = room.world, layout_of(config), place.device
+    world, layout, device = room.world, layout_of(config, place.traffic.schedule), place.device
     log = place.noted.among(mesh.data, "statistics of micro-batches")
     together = build.together(config, mesh.data, place.pause_s, log)
     made = tensor.made_hollow(config, world, loader, device, together)
@@ -150,8 +175,10 @@ def _model(
     return model, parts
 
 
-def banner(world: World, step: Pipeline, loader: Any, threads: str) -> dict[str, Any]:
-    """Return what there is to say about a run in stages."""
+def banner(
+    world: World, step: Pipeline, loader: Any, threads: str, tuning: str
+) -> dict[str, Any]:
+    """Return what there is to say about a run in stages; ``tuning``: how ways were found."""
     layout, shape, stages = step.model.layout, step.mesh.shape, step.stages
     state = step.state
     assert isinstance(state, StageState), "a rank of stages has a part of the model"
@@ -172,6 +199,11 @@ def banner(world: World, step: Pipeline, loader: Any, threads: str) -> dict[str,
         + (f", {step.options.accumulate} to a step" if step.options.accumulate > 1 else ""),
         "pipeline": f"{layout.schedule}, {count} micro-batches of up to "
         f"{step.most} samples, bubble {bubble:.1%} if all stages are equal",
+        "exchange": f"{len(state.flat.slices)} slice(s) of rank 0 among replicas, path "
+        f"{step.way.kind}, {'overlapping' if step.options.overlap else 'after the step'}"
+        if shape.data > 1
+        else None,
+        "tuning": tuning or None,
     }
 
 

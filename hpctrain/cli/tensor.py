@@ -19,6 +19,7 @@ from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.io.sampler import part
 from hpctrain.nn import Block
+from hpctrain.optim import Schedule
 from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.hollow import fill, hollow, settle, start_hollow
 from hpctrain.parallel.mesh_state import MeshState, whole_of
@@ -33,7 +34,10 @@ from hpctrain.parallel.shared_model import (
 from hpctrain.parallel.tensor_parallel import TensorParallel
 from hpctrain.parallel.together import Combine
 
-__all__ = ["Made", "Parts", "agree_on", "facts_of", "made_hollow", "parts_of", "step_of"]
+__all__ = [
+    "Made", "Parts", "agree_on", "connected", "facts_of", "made_hollow", "model_of", "parts_of",
+    "state_of", "step_of",
+]  # fmt: skip
 
 Specs = tuple[Any, Any]
 
@@ -138,26 +142,14 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     facts: Callable[[Config, Any], dict[str, str]],
 ) -> tuple[TensorParallel, Evaluator]:
     """Build this rank's part of a model that is in no stages, and its step; collective."""
-    share = part(loader.plan.batch, 0, mesh.shape.data)
-    specs = build.batch_specs(loader, share.stop - share.start)
     room = Room(world, config)
-    made = made_hollow(config, world, loader, place.device)
-    parts = parts_of(config, world, mesh, made, place, specs)
-    summed = config.data.accumulate > 1
-    room.state = state_bytes(parts.parameters, config, mesh.shape.data, summed)
-    room.check(room.state)
-    parts.settle(set(parts.parameters))
-    state = _state(config, mesh, parts, place)
+    parts = model_of(config, room, mesh, loader, place)
+    state = state_of(config, mesh, parts, place)
     agree_on(facts(config, state), world, mesh)
     state.broadcast(world.control)
-    pause_s = PAUSE_S if place.cores < 1 else 0.0
-    options = build.options(config, overlaps(place.traffic, world, place.cores), pause_s)
     schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
-    way = way_of(place.traffic, world, state, options, group=mesh.data)
-    way = replace(way, log=place.noted.among(mesh.data, "slices", by_step=True))
-    optimizer = build.optimizer(config)
-    step = TensorParallel(parts.goal, state, optimizer, schedule, lanes, mesh, options, way)
-    step.prepare(*specs)
+    step = connected(config, world, mesh, lanes, (parts.goal, state), place, schedule)
+    step.prepare(*_specs(loader, mesh))
     room.planned(step)
 
     def most(pieces: int) -> int:
@@ -165,11 +157,48 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
         mesh.tensor.allreduce(found, "max")
         return int(found[0])
 
+    options = step.options
     budget = options.memory.budget
     return step, Evaluator(parts.goal, state, options.fuse, budget, agree=most)
 
 
-def _state(config: Config, mesh: Mesh, parts: Parts, place: Any) -> MeshState:
+def _specs(loader: Any, mesh: Mesh) -> Specs:
+    """Return the specs of the largest batch of a replica."""
+    share = part(loader.plan.batch, 0, mesh.shape.data)
+    return build.batch_specs(loader, share.stop - share.start)
+
+
+def model_of(config: Config, room: Room, mesh: Mesh, loader: Any, place: Any) -> Parts:
+    """Divide the model over the team, and give this rank's parts their values; collective."""
+    made = made_hollow(config, room.world, loader, place.device)
+    parts = parts_of(config, room.world, mesh, made, place, _specs(loader, mesh))
+    summed = config.data.accumulate > 1
+    room.state = state_bytes(parts.parameters, config, mesh.shape.data, summed)
+    room.check(room.state)
+    parts.settle(set(parts.parameters))
+    return parts
+
+
+def connected(  # noqa: PLR0913 (the parts that meet here)
+    config: Config,
+    world: World,
+    mesh: Mesh,
+    lanes: engine.Engine,
+    made: tuple[Objective, MeshState],
+    place: Any,
+    schedule: Schedule,
+) -> TensorParallel:
+    """Connect the replicas of each part, and make the step, to be prepared; collective."""
+    pause_s = PAUSE_S if place.cores < 1 else 0.0
+    options = build.options(config, overlaps(place.traffic, world, place.cores), pause_s)
+    way = way_of(place.traffic, world, made[1], options, group=mesh.data)
+    way = replace(way, log=place.noted.among(mesh.data, "slices", by_step=True))
+    (goal, state), optimizer = made, build.optimizer(config)
+    return TensorParallel(goal, state, optimizer, schedule, lanes, mesh, options, way)
+
+
+def state_of(config: Config, mesh: Mesh, parts: Parts, place: Any) -> MeshState:
+    """Put this rank's parts of a model into flat buffers."""
     assert parts.division is not None, "a team shares the layers"
     parameters = parts.parameters
     whole = whole_of(parts.division, parameters)

@@ -79,13 +79,13 @@ def _train(config: Config, world: World) -> Outcome:
     device = backend.choose(config.device.kind, world.local_rank)
     mesh = pipeline.mesh_of(config, world)
     data = build.open_data(config, world)
-    traffic, tuning = traffic_of(config, world, data.train, (device, given.cores))
+    traffic, tuning = traffic_of(config, world, data.train, (device, given.cores), mesh)
     with ExitStack() as stack:
         recorder = Recorder(enabled=False)
         lanes = stack.enter_context(
             engine.create(
                 config.device.engine,
-                {**lanes_for(traffic, readers=2), **pipeline.lanes(config, traffic.pause_s)},
+                {**lanes_for(traffic, readers=2), **pipeline.lanes(config, traffic.eager_s)},
                 run_ahead=RUN_AHEAD,
                 recorder=recorder,
                 on_failure=lambda error: _end_all(error, world),
@@ -259,9 +259,8 @@ def _banner(
     world: World, step: DataParallel, loader: Any, threads: str, how: tuple[str, str]
 ) -> dict[str, Any]:
     if isinstance(step, Pipeline):
-        return pipeline.banner(world, step, loader, threads)
-    bound = step.of_first_shape()
-    plan = bound.plan
+        return pipeline.banner(world, step, loader, threads, how[1])
+    plan = (bound := step.of_first_shape()).plan
     kernels = prepare(plan.graph)
     again = sum(AGAIN in node.marks for node in plan.graph.nodes)
     return {

@@ -1,7 +1,9 @@
 """``--exchange.tune``: try ways of exchanging gradients, and keep the best for the next run.
 
 What is tried is timed on a batch of the run itself, with a learning rate of zero, so that
-nothing is learned by it. The time beyond that of computing alone counts.
+nothing is learned by it (`hpctrain.cli.trials`). In a pipeline schedules are tried too: they
+give the same numbers. The number of micro-batches is left alone, for some layers look at one
+at a time.
 """
 
 import hashlib
@@ -13,28 +15,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpctrain import engine
 from hpctrain.backend import Device
-from hpctrain.cli import build
-from hpctrain.cli.exchange import PAUSE_S, Traffic, lanes_for, overlaps, settled, way_of
-from hpctrain.cli.pace import pace
+from hpctrain.cli import build, pipeline
+from hpctrain.cli.exchange import OPEN, PAUSE_S, Traffic, settled
+from hpctrain.cli.trials import SETTINGS, Bench, MeshBench, batch_of
 from hpctrain.comm.guard import agreed
+from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.world import World
 from hpctrain.config import Config
-from hpctrain.io import Records
-from hpctrain.optim import Constant, Optimizer
-from hpctrain.parallel.data_parallel import DataParallel
-from hpctrain.parallel.program import Objective
-from hpctrain.parallel.state import ModelState
-from hpctrain.parallel.ways import Way
-from hpctrain.parallel.work import Options, Work
+from hpctrain.io import Loader, Records
 
-__all__ = ["Bench", "Trial", "candidates", "search", "traffic_of", "tuned"]
+__all__ = ["Trial", "candidates", "search", "traffic_of", "tuned"]
 
-STEPS, WARM_UP = 15, 6
 MARGIN = 0.02  # of the step: less is noise, and what is simpler stays
 SLICES = (1.0, 0.25, 4.0)
 IN_FLIGHT = (8, 4, 2)
+SCHEDULES = ("zero_bubble", "gpipe")  # beside 1f1b, at the same cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class Trial:
     ----------
     traffic : Traffic
     step_s, exposed_s : float
-        Time of a step, and what of it is beyond computing alone.
+        Time of a step, and what of it is beyond computing alone, where that can be timed.
     """
 
     traffic: Traffic
@@ -53,56 +49,23 @@ class Trial:
     exposed_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What trials are made with: the model, its optimizer, and this rank's part of a batch."""
-
-    world: World
-    objective: Objective
-    parameters: Any
-    optimizer: Optimizer
-    options: Options
-    cores: float
-    part: Work
-
-    def step_s(self, traffic: Traffic | None) -> float:
-        """Return the time of a step, without any exchange for None; collective."""
-        nbytes = (traffic or Traffic(slice_mib=1.0)).slice_bytes(self.parameters)
-        state = ModelState(self.parameters, self.optimizer, nbytes)
-        kept = {name: tensor.value.copy() for name, tensor in state.fixed.items()}
-        world, options, way = self.world, self.options, Way(None, None)
-        if traffic is not None:
-            options = replace(options, overlap=overlaps(traffic, world, self.cores))
-            way = way_of(traffic, world, state, options)
-        with engine.create(lanes=lanes_for(traffic or Traffic()), run_ahead=4096) as lanes:
-            step = DataParallel(
-                self.objective, state, self.optimizer, Constant(base_lr=0.0), lanes,
-                world.control, options, way,
-            )  # fmt: skip
-            step.prepare(*self.part.specs())
-            found = pace(step, self.part, world.control, STEPS, WARM_UP)
-        for name, tensor in state.fixed.items():
-            tensor.value[...] = kept[name]
-        state.leave()
-        way.free()
-        return found.step_s
-
-
 def candidates(setting: str, best: Traffic, several_hosts: bool) -> list[Traffic]:
     """Return what to try of one setting beside the best so far.
 
     Parameters
     ----------
-    setting : {"path", "overlap", "slice_mib", "in_flight"}
+    setting : {"schedule", "path", "overlap", "slice_mib", "in_flight"}
     best : Traffic
     several_hosts : bool
 
     Notes
     -----
-    A path or an overlap that the user has chosen stays, and MPI's sums are never compressed.
+    A schedule, path or overlap that the user has chosen stays, and MPI's sums are never
+    compressed.
     """
     paths = ("direct", "mpi") if best.wire == "none" else ("direct",)
     values: dict[str, tuple[Any, ...]] = {
+        "schedule": SCHEDULES if best.schedule == OPEN else (),
         "path": paths if best.path == "auto" else (),
         "overlap": ("on", "off") if best.overlap == "auto" else (),
         "slice_mib": SLICES,
@@ -114,7 +77,11 @@ def candidates(setting: str, best: Traffic, several_hosts: bool) -> list[Traffic
 
 
 def search(
-    start: Traffic, seconds: Callable[[Traffic | None], float], several_hosts: bool
+    start: Traffic,
+    seconds: Callable[[Any], float],
+    several_hosts: bool,
+    settings: tuple[str, ...] = SETTINGS,
+    alone: bool = True,
 ) -> tuple[Trial, list[Trial]]:
     """Return the best way found, and all that were tried, the start first.
 
@@ -122,23 +89,28 @@ def search(
     ----------
     start : Traffic
     seconds : callable
-        Returns the time of a step, the same number on every rank.
+        From a traffic to the time of a step, the same number on every rank; from None to that
+        of computing alone.
     several_hosts : bool
+    settings : tuple of str
+        What to try, in this order.
+    alone : bool
+        Whether ``seconds`` takes None.
 
     Notes
     -----
     One setting after the other, the best of each kept for the next: some ten trials of 21
     steps.
     """
-    alone = seconds(None)
+    least = seconds(None) if alone else 0.0
 
     def tried(traffic: Traffic) -> Trial:
         taken = seconds(traffic)
-        return Trial(traffic, taken, max(0.0, taken - alone))
+        return Trial(traffic, taken, max(0.0, taken - least))
 
     best = tried(start)
     trials = [best]
-    for setting in ("path", "overlap", "slice_mib", "in_flight"):
+    for setting in settings:
         for traffic in candidates(setting, best.traffic, several_hosts):
             trials.append(tried(traffic))
             if trials[-1].step_s < best.step_s * (1 - MARGIN):
@@ -147,7 +119,11 @@ def search(
 
 
 def traffic_of(
-    config: Config, world: World, records: Records, place: tuple[Device, float]
+    config: Config,
+    world: World,
+    records: Records,
+    place: tuple[Device, float],
+    mesh: Mesh | None = None,
 ) -> tuple[Traffic, str]:
     """Return how gradients are to travel, tuned if the configuration asks for it; collective.
 
@@ -159,40 +135,34 @@ def traffic_of(
         For a batch to try things on.
     place : (Device, float)
         Where this rank computes, and how many cores it has.
+    mesh : Mesh, optional
+        If ranks share one model.
 
     Returns
     -------
     traffic : Traffic
+        With the schedule of a pipeline, where that is left open.
     how : str
         What tuning found, in a few words; empty without tuning.
     """
-    device, cores = place
-    start = settled(Traffic.of(config), world, cores)
+    replicas = pipeline.replica(mesh, world)[1]
+    start = settled(Traffic.of(config), world, place[1], replicas)
     if not config.exchange.tune or world.size == 1:
         return start, ""
-    loader = build.loader(config, records, world, None, training=True)
-    pause_s = PAUSE_S if cores < 1 else 0.0
-    together = build.together(config, world.group, pause_s)
-    net, goal = agreed(world.control, lambda: build.objective(config, loader, device, together))
-    batch = next(iter(loader.epoch(0, 0)))
-    part = Work(
-        [array.copy() for array in batch.inputs],
-        [array.copy() for array in batch.targets],
-        batch.count,
-        batch.global_count,
-        batch.row,
-    )
-    bench = Bench(
-        world,
-        goal,
-        net.collect_params(),
-        build.optimizer(config),
-        build.options(config, False, pause_s),
-        cores,
-        part,
-    )
-    specs = [str(spec) for side in part.specs() for spec in side]
-    facts = {
+    loader = build.loader(config, records, world, None, True, pipeline.replica(mesh, world))
+    bench: Bench | MeshBench
+    if mesh is None:
+        bench, facts = _bench(config, world, loader, place), {}
+    else:
+        # Slices of a part of a model do not go by the size of the model.
+        start = replace(start, fitted=False)
+        where = pipeline.Place(*place, None, start)
+        bench = MeshBench(config, world, mesh, loader, where)
+        if not bench.open:
+            return start, "nothing to try: one replica, and no schedule that is left open"
+        facts = dict(bench.facts())
+    specs = [str(spec) for side in bench.part.specs() for spec in side]
+    facts |= {
         "model": config.model.name,
         "arguments": str(sorted(config.model.args.items())),
         "batch": specs,
@@ -201,19 +171,32 @@ def traffic_of(
         "ranks": world.size,
         # Of each rank: how many a host has counts too, and hosts may have one name.
         "places": world.control.allgather_obj([world.host, world.local_rank]),
-        "cores": cores,
-        "device": str(device),
+        "cores": place[1],
+        "device": str(place[0]),
         "mpi": world.library,
     }
     return tuned(bench, start, world.control.bcast_obj(facts, 0))
 
 
-def tuned(bench: Bench, start: Traffic, facts: dict[str, Any]) -> tuple[Traffic, str]:
+def _bench(config: Config, world: World, loader: Loader, place: tuple[Device, float]) -> Bench:
+    """Return what trials of a whole model on each rank are made with; collective."""
+    device, cores = place
+    pause_s = PAUSE_S if cores < 1 else 0.0
+    together = build.together(config, world.group, pause_s)
+    net, goal = agreed(world.control, lambda: build.objective(config, loader, device, together))
+    options = build.options(config, False, pause_s)
+    parts = net.collect_params(), build.optimizer(config), options
+    return Bench(world, goal, *parts, cores, batch_of(loader))
+
+
+def tuned(
+    bench: Bench | MeshBench, start: Traffic, facts: dict[str, Any]
+) -> tuple[Traffic, str]:
     """Return the best way for this model, these ranks and hosts, and how it was found.
 
     Parameters
     ----------
-    bench : Bench
+    bench : Bench or MeshBench
     start : Traffic
     facts : dict
         What the answer depends on; equal ones share it.
@@ -227,11 +210,13 @@ def tuned(bench: Bench, start: Traffic, facts: dict[str, Any]) -> tuple[Traffic,
         kept = Traffic(**known["traffic"])
         traffic = replace(kept, pause_s=start.pause_s, waiting=start.waiting)
         return traffic, f"as tuned before ({path.name[:12]})"
-    best, trials = search(start, bench.step_s, len(world.hosts) > 1)
+    several = len(world.hosts) > 1
+    best, trials = search(start, bench.step_s, several, bench.settings, bench.alone)
     if world.rank == 0:
         _write(path, {"traffic": asdict(best.traffic), "trials": [asdict(t) for t in trials]})
     first, last = trials[0].exposed_s * 1e3, best.exposed_s * 1e3
-    return best.traffic, f"{len(trials)} tried, {first:.1f} -> {last:.1f} ms exposed a step"
+    what = "exposed a step" if bench.alone else "a step"
+    return best.traffic, f"{len(trials)} tried, {first:.1f} -> {last:.1f} ms {what}"
 
 
 def _key(facts: dict[str, Any]) -> str:

@@ -128,7 +128,6 @@ CONFLICTS = (
     ),
     Conflict((_shared, _in_shards), _LAYERS.format("exchange.reproducible = ranks")),
     Conflict((_shared, _sync_bn), _LAYERS.format("parallel.sync_bn")),
-    Conflict((_shared, _tuned), _LAYERS.format("exchange.tune")),
     Conflict((_shared, _compressed), _LAYERS.format("exchange.wire = {exchange.wire}")),
     Conflict((_shared, _served), _LAYERS.format("exchange.kind = server")),
     Conflict((_shared, _blocking), _UNBLOCKED.format("parallel.tensor = {parallel.tensor}")),
@@ -148,7 +147,6 @@ CONFLICTS = (
         "parallel.chunks: got {parallel.chunks} with parallel.schedule = {parallel.schedule}, "
         "needed interleaved; leave it at 1, or choose that",
     ),
-    Conflict((_staged, _tuned), _WHOLE.format("exchange.tune")),
     Conflict((_staged, _served), _WHOLE.format("exchange.kind = server")),
     Conflict(
         (_in_shards, _sync_bn),

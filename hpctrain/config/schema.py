@@ -208,7 +208,7 @@ class Exchange(Section, frozen=True):
     shard: Positive = 8
     """samples of a batch that stay together if reproducible is ranks; costs speed if small"""
     tune: bool = False
-    """try paths, sizes and overlap before training, and keep the best for the next run"""
+    """try paths, sizes, overlap and schedules first, and keep the best for the next run"""
     stall_s: Annotated[float, Meta(gt=0)] = 60.0
     """tell what all ranks do when one has waited so many seconds for the others"""
     abort_s: NonNegative = 300.0
@@ -220,8 +220,8 @@ class Parallel(Section, frozen=True):
 
     pipeline: Positive = 1
     """ranks that the layers of one model are spread over, in stages"""
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b"
-    """order of the work; gpipe keeps most, 1f1b least, the others stand still least"""
+    schedule: Literal["auto", "gpipe", "1f1b", "interleaved", "zero_bubble"] = "auto"
+    """order of work; gpipe keeps most, 1f1b least; auto: 1f1b, or what tune finds"""
     micro_batches: Positive = 4
     """parts of a batch that go through the stages; the shards if reproducible is ranks"""
     chunks: Positive = 1

@@ -4,16 +4,32 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from hpctrain import nn
-from hpctrain.cli import tune
+from hpctrain.backend import CPU
+from hpctrain.cli import build, trials
 from hpctrain.cli.exchange import Traffic
-from hpctrain.cli.tune import IN_FLIGHT, MARGIN, SLICES, Bench, candidates, search, tuned
+from hpctrain.cli.room import Room
+from hpctrain.cli.trials import SETTINGS, Bench, MeshBench
+from hpctrain.cli.tune import (
+    IN_FLIGHT,
+    MARGIN,
+    SCHEDULES,
+    SLICES,
+    candidates,
+    search,
+    traffic_of,
+    tuned,
+)
 from hpctrain.comm.group import Group
+from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.timeline import Link
+from hpctrain.config import Config
+from hpctrain.errors import ConfigError
 from hpctrain.optim import Adam
 from hpctrain.parallel import ways
 from hpctrain.parallel.program import Objective, count_correct
@@ -24,7 +40,6 @@ START = Traffic(slice_mib=4.0, in_flight=4, pause_s=2e-4)
 PLACES = [["a", 0], ["a", 1]]
 FACTS = {"model": "mlp", "ranks": 2, "places": PLACES, "batch": ["float32[8, 4]"]}
 PATHS = ("direct", "mpi", "node")
-SETTINGS = ("path", "overlap", "slice_mib", "in_flight")
 
 
 def values(setting, best, several_hosts=True):
@@ -41,6 +56,20 @@ def test_everything_that_is_open_is_tried_once():
     assert values("slice_mib", replace(START, slice_mib=3.0)) == list(SLICES)
     assert sorted(values("in_flight", START)) == [2, 8]
     assert values("in_flight", replace(START, in_flight=16)) == list(IN_FLIGHT)
+
+
+@pytest.mark.serial
+def test_a_schedule_that_is_left_open_is_tried_against_others_that_give_the_same_numbers():
+    assert values("schedule", START) == list(SCHEDULES)
+    assert values("schedule", replace(START, schedule="1f1b")) == []
+    cost = Cost(replace(START, schedule="gpipe"))
+    cost.settings = ("schedule", "in_flight")
+
+    found, trials = search(START, cost, True, cost.settings, alone=False)
+
+    assert found.traffic == cost.best
+    assert [t.traffic.schedule for t in trials] == ["auto", *SCHEDULES, "gpipe", "gpipe"]
+    assert None not in cost.asked and found.exposed_s == found.step_s
 
 
 @pytest.mark.serial
@@ -82,6 +111,8 @@ def test_what_is_compressed_is_not_tried_where_nothing_can_be():
 class Cost:
     """Time of a step that knows its best, and remembers what was asked for."""
 
+    settings = SETTINGS
+
     def __init__(self, best, alone=0.010):
         self.best, self.alone, self.asked = best, alone, []
 
@@ -89,7 +120,7 @@ class Cost:
         self.asked.append(traffic)
         if traffic is None:
             return self.alone
-        wrong = sum(getattr(traffic, s) != getattr(self.best, s) for s in SETTINGS)
+        wrong = sum(getattr(traffic, s) != getattr(self.best, s) for s in self.settings)
         return self.alone + 0.001 * (1 + wrong)
 
 
@@ -148,7 +179,9 @@ def bench():
     """A bench without a model, on all ranks; its ``step_s`` is a `Cost`."""
     with Group(MPI.COMM_WORLD.Dup()) as group:
         world = SimpleNamespace(rank=group.rank, size=group.size, control=group, hosts=("a",))
-        yield SimpleNamespace(world=world, step_s=Cost(replace(START, path="mpi")))
+        yield SimpleNamespace(
+            world=world, step_s=Cost(replace(START, path="mpi")), settings=SETTINGS, alone=True
+        )
 
 
 @pytest.fixture
@@ -254,7 +287,7 @@ SHARES = {
 @pytest.mark.parametrize("share", SHARES)
 def test_trials_leave_a_model_as_it_was(monkeypatch, share):
     """With layer state and random draws, on every path, and alone."""
-    monkeypatch.setattr(tune, "STEPS", 4)
+    monkeypatch.setattr(trials, "STEPS", 4)
     monkeypatch.setattr(ways, "measure", lambda *args: Link(1e-3, 1e8, 4))
     net = nn.HybridSequential()
     net.add(nn.Dense(8, in_units=4), nn.BatchNorm(axis=-1, in_channels=8), nn.Dropout(0.5))
@@ -285,6 +318,119 @@ def test_trials_leave_a_model_as_it_was(monkeypatch, share):
     assert before.keys() == parameters.keys() and "stream" in str(list(before))
     for name, array in before.items():
         np.testing.assert_array_equal(parameters[name].data().asnumpy(), array)
+
+
+MESHES = {
+    "stages": ({"pipeline": 2}, ("schedule",)),
+    "a schedule that is set": ({"pipeline": 2, "schedule": "1f1b"}, ("schedule",)),
+    "a cut by memory": ({"pipeline": 2, "balance": "memory"}, ("schedule",)),
+    "a team": ({"tensor": 2}, ()),
+}
+
+
+@pytest.fixture
+def on_mesh(data, cache, monkeypatch):
+    """Tune small steps on a mesh of all ranks, and return what `traffic_of` does."""
+    monkeypatch.setattr(trials, "STEPS", 2)
+    monkeypatch.setattr(trials, "WARM_UP", 1)
+    monkeypatch.setattr(ways, "measure", lambda *args: Link(1e-3, 1e8, 4))
+    with Group(MPI.COMM_WORLD.Dup()) as group, Group(MPI.COMM_WORLD.Dup()) as control:
+        world = SimpleNamespace(
+            rank=group.rank, size=group.size, local_size=group.size, hosts=("a",), host="a",
+            local_rank=group.rank, group=group, control=control, library="MPI",
+        )  # fmt: skip
+
+        def found(**parallel):
+            config = msgspec.convert(
+                {
+                    "model": {"name": "mlp", "args": {"inputs": 64, "hidden": [8, 8]}},
+                    "data": {"train": f"{data}/train", "test": f"{data}/test", "batch": 16},
+                    "exchange": {"tune": True},
+                    "parallel": parallel,
+                },
+                Config,
+            )
+            with Mesh(group, None, config.parallel.pipeline, config.parallel.tensor) as mesh:
+                train = build.open_data(config, world).train
+                return traffic_of(config, world, train, (CPU, 1.0), mesh)
+
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(MPI.COMM_WORLD.size % 2, reason="two ranks have one model")
+@pytest.mark.parametrize("name", MESHES)
+def test_on_a_mesh_what_is_open_there_is_tried_alike_on_all_ranks(
+    on_mesh, cache, monkeypatch, name
+):
+    parallel, settings = MESHES[name]
+    replicas, asked = MPI.COMM_WORLD.size // 2, []
+    inner = MeshBench.step_s
+
+    def noted(bench, traffic):
+        asked.append((bench.settings, traffic, inner(bench, traffic)))
+        return asked[-1][-1]
+
+    monkeypatch.setattr(MeshBench, "step_s", noted)
+    traffic, how = on_mesh(**parallel)
+
+    again = on_mesh(**parallel)
+    every = MPI.COMM_WORLD.allgather((str(traffic), how, str(asked), str(again)))
+    assert every == every[:1] * len(every)
+    tries = {t.schedule for _, t, _ in asked}
+    if replicas == 1 and (name == "a team" or "schedule" in parallel):
+        assert how == again[1] and "nothing to try" in how and not asked
+        return
+    assert {s for s, _, _ in asked} == {(*settings, *(SETTINGS if replicas > 1 else ()))}
+    assert how.startswith(f"{len(asked)} tried, ") and how.endswith(" ms a step")
+    assert all(0 < taken < 60 for *_, taken in asked)
+    if name in ("stages", "a cut by memory"):
+        assert tries == {"auto", *SCHEDULES}
+    if replicas > 1:
+        assert {"mpi", "direct"} <= {t.path for _, t, _ in asked}
+        assert {0.25, 4.0} <= {t.slice_mib for _, t, _ in asked}
+    assert again == (traffic, again[1]) and again[1].startswith("as tuned before (")
+
+
+@pytest.mark.slow
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(MPI.COMM_WORLD.size % 2, reason="two ranks have one model")
+def test_a_schedule_that_does_not_fit_into_memory_is_not_taken(on_mesh, monkeypatch):
+    def full(room, step):
+        if step.model.layout.schedule != "1f1b":
+            raise ConfigError("memory: too little")
+
+    monkeypatch.setattr(Room, "planned", full)
+
+    traffic, how = on_mesh(pipeline=2)
+
+    assert traffic.schedule == "auto" and " tried, " in how
+
+
+@pytest.mark.serial
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_tuned_run_in_stages_ends_with_the_bits_of_one_that_was_not(train, tmp_path, ranks):
+    settings = {
+        "model.name": "probing:build", "model.args": "{dropout = 0.5, norm = true}",
+        "exchange.reproducible": "run", "run.epochs": 1, "parallel.pipeline": 2,
+        "parallel.balance": "params", "data.batch": 32,
+    }  # fmt: skip
+    env, said = {"XDG_CACHE_HOME": str(tmp_path / "cache")}, []
+    for words in (["plain"], ["tuned", "--exchange.tune"]):
+        ended = train(ranks, "--run.name", *words, env=env, **settings).end()
+        assert (ended.code, ended.err) == (0, "")
+        said += [row for row in ended.out.splitlines() if row.startswith("  tuning")]
+
+    (plain, state), (arrays, other) = (
+        checkpoint.load(next((tmp_path / "runs" / name / "checkpoints").glob("step-*4")))
+        for name in ("plain", "tuned")
+    )
+    assert list(arrays) == list(plain) and state == other
+    for name, array in plain.items():
+        np.testing.assert_array_equal(arrays[name], array)
+    assert len(said) == 1 and " tried, " in said[0]
 
 
 @pytest.mark.serial

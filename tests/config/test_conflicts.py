@@ -46,12 +46,6 @@ CASES = [
         "one of them",
     ),
     (
-        {"parallel.tensor": 2, "exchange.tune": "true"},
-        {},
-        "parallel.tensor: got 2 with exchange.tune, which works on whole layers; leave out one "
-        "of them",
-    ),
-    (
         {"parallel.tensor": 2, "exchange.wire": "fp16"},
         {},
         "parallel.tensor: got 2 with exchange.wire = fp16, which works on whole layers; leave "
@@ -85,10 +79,9 @@ CASES = [
     (
         {"parallel.chunks": 3},
         STAGED,
-        "parallel.chunks: got 3 with parallel.schedule = 1f1b, needed interleaved; leave it "
+        "parallel.chunks: got 3 with parallel.schedule = auto, needed interleaved; leave it "
         "at 1, or choose that",
     ),
-    ({**STAGED, "exchange.tune": "true"}, {}, WHOLE.format("exchange.tune")),
     ({**STAGED, **SERVED}, {}, WHOLE.format("exchange.kind = server")),
     (
         {"parallel.sync_bn": "true", **SHARDS},
