@@ -12,7 +12,7 @@ pytestmark = pytest.mark.serial
 
 def test_a_step_and_its_plan_are_measured_beside_the_bare_calls():
     with start() as world:
-        found = bench_overhead.measure(world, layers=3, width=16, batch=32, steps=3)
+        found = bench_overhead.measure(world, layers=3, width=16, batch=32, steps=15)
 
     # forward 2 for each layer, backward 3, and some for the loss
     assert found["kernels"] >= 3 * (5 if available() else 6)

@@ -52,7 +52,7 @@ def test_a_stage_that_stands_still_is_named_with_the_parcel_that_is_missing(trai
 
     assert ended.code == 124
     assert re.search(
-        r"stalled for \d s: message \d+, parcel from rank 0 to rank 1\n", ended.err
+        r"stalled for \d+ s: message \d+, parcel from rank 0 to rank 1\n", ended.err
     )
     assert "not started on rank 0\n" in ended.err
     assert "not started on rank 1\n" not in ended.err
@@ -66,7 +66,7 @@ def test_a_rank_of_a_team_that_stands_still_is_named_with_the_round_that_is_miss
     ended = train(2, env=env, **PROBED, **shared, exchange__abort_s=3).end()
 
     assert ended.code == 124
-    assert re.search(r"stalled for \d s: message \d+, team_\w+ \(", ended.err)
+    assert re.search(r"stalled for \d+ s: message \d+, team_\w+ \(", ended.err)
     assert "waiting for it: rank 0 (" in ended.err
     assert "not started on rank 1\n" in ended.err
     assert ended.err.endswith("all ranks end, because exchange.abort_s is 3\n")

@@ -70,11 +70,11 @@ def test_a_rank_that_hangs_is_named_with_what_it_does_and_then_all_end(training)
     first, second = ended.err.split(f"[rank 0 @ {HOST}] ")[1:]
     for text in first, second:
         assert re.search(
-            r"^hpctrain: stalled for \d s: step 3, slice 2 of 2 \(w2.weight\)\n"
-            r"  waiting for it: ranks 0, 2 \(\d\.\d( to \d\.\d)? s\)\n"
+            r"^hpctrain: stalled for \d+ s: step 3, slice 2 of 2 \(w2.weight\)\n"
+            r"  waiting for it: ranks 0, 2 \(\d+\.\d( to \d+\.\d)? s\)\n"
             r"  not started on rank 1\n"
             rf"  rank 1 @ {HOST}:\n"
-            r"    reading train-003\.h5 records 0 to 511 for \d\.\d s\n"
+            r"    reading train-003\.h5 records 0 to 511 for \d+\.\d s\n"
             r"    lane io: read step 3 for 5\.0 s\n"
             r"    main thread at \S+/script\.py:\d+ hang\n",
             text,
@@ -174,7 +174,7 @@ def test_a_stall_that_passes_is_told_once_and_training_goes_on(training):
 
     assert ended.code == 0
     assert ended.out.split() == ["done", "done"]
-    assert ended.err.count("stalled for 1 s: step 3, slice 2") == 1
+    assert len(re.findall(r"stalled for \d+ s: step 3, slice 2", ended.err)) == 1
     assert ended.err.count("hpctrain:") == 1
 
 
