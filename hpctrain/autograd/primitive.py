@@ -128,6 +128,11 @@ class Primitive:
     narrow : callable ``(specs, **attrs) -> sequence of int`` or None
         Which inputs, given in float32, had better be rounded to bfloat16: there is a kernel
         that multiplies such numbers faster, and adds up in float32. The outputs stay float32.
+    then : callable ``(specs, after, **attrs) -> Primitive or None`` or None
+        A row that does the same and goes on: ``after`` names element-wise rows with their
+        attributes, each of which takes what the one before has made and, if it is binary, one
+        more input. ``specs`` are those of all inputs; the row takes ``after`` as an attribute.
+        None if there is no such row for these, or it would not pay.
     signs : tuple of int
         Inputs of which nothing but the sign matters: rounded ones do as well.
     onto : bool
@@ -155,6 +160,7 @@ class Primitive:
     looks_up: Callable[..., int | None] | None = None
     part: Callable[..., Sequence[Any] | None] | None = None
     narrow: Callable[..., Sequence[int]] | None = None
+    then: Callable[..., "Primitive | None"] | None = None
     signs: tuple[int, ...] = ()
     onto: bool = False
 

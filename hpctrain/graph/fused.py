@@ -18,7 +18,7 @@ from hpctrain.graph.nest import Nest
 from hpctrain.graph.tiles import Tiles
 from hpctrain.graph.work import Fused
 
-__all__ = ["Prepared", "fused_row", "prepare"]
+__all__ = ["Prepared", "fused_row", "prepare", "work_of"]
 
 
 def fused_row(work: Fused, compiled: bool) -> Primitive:
@@ -40,6 +40,12 @@ def fused_row(work: Fused, compiled: bool) -> Primitive:
         inplace=_inplace(work) if compiled else _inplace_of_last(work),
         bind=way.bind,
     )
+
+
+def work_of(row: Primitive) -> Fused | None:
+    """Return what a row computes that `fused_row` has made; None for any other."""
+    way = getattr(row.kernel, "__self__", None)
+    return way.work if isinstance(way, _Way) else None
 
 
 class _Way:

@@ -11,6 +11,7 @@ from hpctrain.autograd import primitive
 from hpctrain.errors import ShapeError
 from hpctrain.graph.clean import common_subexpressions, constants, dead_code, simplify
 from hpctrain.graph.expand import expand
+from hpctrain.graph.finish import finish
 from hpctrain.graph.fuse import fuse
 from hpctrain.graph.ir import Graph, Node
 from hpctrain.graph.native import available
@@ -135,17 +136,18 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "expand": lambda graph: expand(graph) if available() else graph,
     "own_outputs": own_outputs,
     "fuse": lambda graph: fuse(graph, compiled=available()),
+    "finish": finish,
     "schedule": schedule,
 }
 FUSED = tuple(PASSES)
-EXACT = tuple(name for name in PASSES if name not in ("expand", "fuse"))
+EXACT = tuple(name for name in PASSES if name not in ("expand", "fuse", "finish"))
 
 
 def optimise(graph: Graph, names: Iterable[str] = EXACT) -> Graph:
     """Run the named passes in order, verifying the graph before, between and after.
 
-    The passes of `EXACT` leave every bit as in eager execution; `FUSED` adds ``expand`` and
-    ``fuse``, after which results are the same within rounding.
+    The passes of `EXACT` leave every bit as in eager execution; `FUSED` adds ``expand``,
+    ``fuse`` and ``finish``, after which results are the same within rounding.
     """
     verify(graph)
     for name in names:

@@ -25,8 +25,10 @@ from hpctrain.ops.conv_kernel import (
     weight_scratch,
     weight_spec,
 )
+from hpctrain.ops.conv_then import then
 from hpctrain.ops.dnnl_conv import data_program, forward_program, weight_program
 from hpctrain.ops.dnnl_row import Products
+from hpctrain.ops.dnnl_then import data_then_program, forward_then_program
 from hpctrain.ops.im2col import Plan
 from hpctrain.ops.windows import pairs, tuples
 
@@ -217,9 +219,12 @@ _FORWARD = Products(_infer, forward_program, forward_kernel, forward_scratch)
 _DATA = Products(_data_infer, data_program, data_kernel, data_scratch)
 _WEIGHT = Products(_weight_infer, weight_program, weight_kernel, weight_scratch)
 
+_FORWARD_THEN = then("conv", forward_then_program, _infer, forward_kernel, forward_scratch)
+_DATA_THEN = then("conv_grad_data", data_then_program, _data_infer, data_kernel, data_scratch)
+
 register(Primitive("conv", "window", _infer, _FORWARD.kernel, _vjp,
-                   any_strides=True, **_FORWARD.columns))  # fmt: skip
+                   any_strides=True, then=_FORWARD_THEN, **_FORWARD.columns))  # fmt: skip
 register(Primitive("conv_grad_data", "window", _data_infer, _DATA.kernel, _data_vjp,
-                   any_strides=True, **_DATA.columns))  # fmt: skip
+                   any_strides=True, then=_DATA_THEN, **_DATA.columns))  # fmt: skip
 register(Primitive("conv_grad_weight", "window", _weight_infer, _WEIGHT.kernel, _weight_vjp,
                    any_strides=True, **_WEIGHT.columns))  # fmt: skip

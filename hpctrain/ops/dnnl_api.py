@@ -60,6 +60,10 @@ int dnnl_convolution_backward_weights_primitive_desc_create(void **made, void *e
     const void *src, const void *diff_weights, const void *diff_bias, const void *diff_dst,
     const int64_t *strides, const int64_t *dilates, const int64_t *before,
     const int64_t *after, const void *hint, const void *attr);
+int dnnl_deconvolution_forward_primitive_desc_create(void **made, void *engine, int prop,
+    int alg, const void *src, const void *weights, const void *bias, const void *dst,
+    const int64_t *strides, const int64_t *dilates, const int64_t *before,
+    const int64_t *after, const void *attr);
 int dnnl_batch_normalization_forward_primitive_desc_create(void **made, void *engine,
     int prop, const void *src, const void *dst, float eps, unsigned flags, const void *attr);
 int dnnl_batch_normalization_backward_primitive_desc_create(void **made, void *engine,

@@ -20,7 +20,7 @@ from hpctrain.autograd.narrow import is_narrow
 from hpctrain.ops.dnnl import Library
 from hpctrain.ops.dnnl_program import Builder
 
-__all__ = ["data_program", "forward_program", "weight_program"]
+__all__ = ["Convolution", "data_program", "forward_program", "weight_program"]
 
 _TRAINING, _DIRECT = 64, 1
 _SRC, _WEIGHTS = 1, 33
@@ -29,7 +29,7 @@ _WEIGHTS_LAYOUT, _DIFF_WEIGHTS_LAYOUT = 131, 132
 _STRIDED = "brgconv_strided"
 
 
-class _Convolution:
+class Convolution:
     """Layouts of the arrays of a convolution, and the arguments of all its kernels.
 
     Two of input, weight and output are factors, which may be bfloat16; the third never is.
@@ -58,27 +58,28 @@ class _Convolution:
             )
         ]
 
-    def forward(self, bias: Any) -> Any:
+    def forward(self, bias: Any, attr: Any = None) -> Any:
         """Describe the kernel of the forward pass."""
         library = self.library
         return library.kernel(
             library.lib.dnnl_convolution_forward_primitive_desc_create,
             *(library.engine, _TRAINING, _DIRECT, self.x, self.free, bias, self.y),
             *self.geometry,
+            attr=attr,
         )
 
     def backward(self, create: Any, dtype: Any, *layouts: Any) -> Any:
         """Describe the kernel of a backward pass whose factors are of ``dtype``."""
         library = self.library
         x, weight, y = (Spec(s.shape, dtype) for s in self.specs)
-        hint = _Convolution(library, x, weight, y, self.attrs).forward(library.ffi.NULL)
+        hint = Convolution(library, x, weight, y, self.attrs).forward(library.ffi.NULL)
         given = create, library.engine, _DIRECT, *layouts, *self.geometry, hint
         return library.after(library.kernel(*given), _STRIDED) or library.kernel(*given)
 
 
 def forward_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
     """Return ``conv``: (x, weight) or (x, weight, bias) to y."""
-    conv = _Convolution(library, specs[0], specs[1], outs[0], attrs)
+    conv = Convolution(library, specs[0], specs[1], outs[0], attrs)
     bias = [conv.bias for _ in specs[2:]]
     build = Builder(library, [conv.x, conv.weight, *bias, conv.y])
     build.layer(conv.forward(bias[0] if bias else library.ffi.NULL))
@@ -88,7 +89,7 @@ def forward_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Buil
 def data_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
     """Return ``conv_grad_data``: (dy, weight) to dx."""
     dy, weight = specs
-    conv = _Convolution(library, outs[0], weight, dy, attrs)
+    conv = Convolution(library, outs[0], weight, dy, attrs)
     build = Builder(library, [conv.y, conv.weight, conv.x])
     create = library.lib.dnnl_convolution_backward_data_primitive_desc_create
     made = conv.backward(create, weight.dtype, conv.x, conv.free, conv.y)
@@ -104,7 +105,7 @@ def weight_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Build
         raise NotImplementedError(
             "version 3.2 leaves out weights that meet nothing but padding"
         )
-    conv = _Convolution(library, x, outs[0], dy, attrs)
+    conv = Convolution(library, x, outs[0], dy, attrs)
     build = Builder(library, [conv.x, conv.y, conv.weight])
     create = library.lib.dnnl_convolution_backward_weights_primitive_desc_create
     made = conv.backward(create, x.dtype, conv.x, conv.free, library.ffi.NULL, conv.y)
