@@ -134,14 +134,14 @@ def _measured(
 ) -> str:
     """Run a pipeline and return its line; ``count``: steps, and how equal an even one is."""
     steps, even = count
-    traffic = settled(Traffic(waiting="polling"), world, cores)
+    traffic = settled(Traffic(waiting="polling"), world, cores, world.size // layout.ranks)
     options = Options(overlaps(traffic, world, cores), fuse=fuses("auto"))
     options = replace(options, pause_s=traffic.pause_s if cores < 1 else 0.0)
     with ExitStack() as stack:
         mesh = stack.enter_context(Mesh(world.group, pipeline=layout.ranks))
         batch = (size[0] or work_of(name, 0).batch * world.size) // mesh.shape.data
         work = work_of(name, batch, *size[1:])
-        wire = {WIRE: wire_lane(layout.ranks, traffic.pause_s)}
+        wire = {WIRE: wire_lane(layout.ranks, traffic.eager_s)}
         lanes = stack.enter_context(
             engine.create(lanes={**lanes_for(traffic), **wire}, run_ahead=4096)
         )

@@ -33,12 +33,14 @@ _SCHEDULE = optim.Constant(base_lr=1e-3)
 def place_of(config: Config, world: World, cores: float) -> stages.Place:
     """Return where this rank computes, of whose cores it has so many; collective."""
     device = backend.choose(local_rank=world.local_rank)
-    return stages.Place(device, cores, None, settled(Traffic.of(config), world, cores))
+    replicas = world.size // (config.parallel.pipeline * config.parallel.tensor)
+    traffic = settled(Traffic.of(config), world, cores, replicas)
+    return stages.Place(device, cores, None, traffic)
 
 
 def lanes_of(config: Config, place: stages.Place) -> engine.Engine:
     """Make the engine for steps of ``config``."""
-    lanes = {**lanes_for(place.traffic), **stages.lanes(config, place.traffic.pause_s)}
+    lanes = {**lanes_for(place.traffic), **stages.lanes(config, place.traffic.eager_s)}
     return engine.create(lanes=lanes, run_ahead=4096)
 
 

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock, Thread
 from time import monotonic
@@ -30,6 +30,12 @@ class LaneSpec:
     pause_s : float
         How long a worker sleeps between two looks at its deferred tasks; 0 to look on and on,
         which is right only on a core of its own.
+    beside : str
+        A lane on the same core: each look takes time from its tasks.
+    patience_s : float
+        How long to sleep instead while all workers of the lane ``beside`` have a task. As soon
+        as one has none, it may be what is under way that it waits for, and there is a look at
+        once; 0 to make no difference.
     block : callable, optional
         Instead of sleeping, wait until there is something new about one of these pendings, for
         however long it takes; False if that cannot be waited for, but only be looked at. What
@@ -40,6 +46,8 @@ class LaneSpec:
     ordered: bool = False
     in_flight: int = 1
     pause_s: float = 0.0
+    beside: str = ""
+    patience_s: float = 0.0
     block: Callable[[Sequence[Any]], bool] | None = None
 
 
@@ -149,6 +157,16 @@ class ThreadedLane(Lane):
         self.blocked = 0  # pushers that wait
         self.outside: Flight | None = None  # of a worker that waits without the lock
         self._lock = lock
+        self._beside: ThreadedLane | None = None
+        self._patient: list[ThreadedLane] = []  # that are beside this one
+        self._sleeps = 0  # workers that sleep for longer as others work
+
+    def see(self, lanes: Mapping[str, "ThreadedLane"]) -> None:
+        """Learn which lane this one is beside, if that is among ``lanes``."""
+        beside = lanes.get(self.spec.beside)
+        if self.spec.patience_s and beside is not None:
+            self._beside = beside
+            beside._patient.append(self)
 
     def worker(self, work: Callable[..., None], track: str) -> Thread:
         """Make a thread that calls ``work`` with this lane and its track."""
@@ -157,6 +175,9 @@ class ThreadedLane(Lane):
 
     def rest(self, limit_s: float) -> None:
         """Let a worker sleep until it is woken up, or for ``limit_s``."""
+        for lane in self._patient:
+            if lane._sleeps:
+                lane.awake.notify_all()
         self.idle += 1
         self.awake.wait(limit_s)
         self.idle -= 1
@@ -173,7 +194,12 @@ class ThreadedLane(Lane):
                 self.outside = None
             if blocked:
                 return
-        if self.spec.pause_s:
+        beside = self._beside
+        if beside is not None and beside.running >= beside.workers:
+            self._sleeps += 1
+            self.rest(self.spec.patience_s)
+            self._sleeps -= 1
+        elif self.spec.pause_s:
             self.rest(self.spec.pause_s)
 
     def abandon(self, flight: Flight) -> None:

@@ -60,6 +60,8 @@ class ThreadedEngine(Engine):
         self._ledger = Ledger(on_failure)
         self._lock = Lock()  # guards all that follows, and every variable
         self._lanes = {name: ThreadedLane(name, n, self._lock) for name, n in lanes.items()}
+        for lane in self._lanes.values():
+            lane.see(self._lanes)
         self._settled = Condition(self._lock)  # for waiters: a variable or everything is done
         self._waiting = 0  # threads that wait, for a variable or for everything
         self._order = 0

@@ -132,6 +132,18 @@ def test_what_is_open_is_filled_in(world, spare):
         assert (coded.slice_mib, coded.fitted) == (CODED_MIB, False)
 
 
+def test_a_lone_pipeline_has_nothing_to_cut_gradients_for(world, spare):
+    found = settled(Traffic(), world, 1.0, replicas=1)
+
+    assert (found.slice_mib, found.fitted) == (WHOLE_MIB, False)
+
+
+def test_who_has_a_core_looks_often_while_it_has_nothing_to_do(world, spare):
+    own, shared = (settled(Traffic(waiting="polling"), world, cores) for cores in (1.0, 0.5))
+
+    assert (own.eager_s, shared.eager_s) == (PAUSE_SPARE_S, PAUSE_S)
+
+
 def test_what_was_chosen_stays(world, spare):
     chosen = Traffic("direct", "2bit", 0.3, 5, 0.001, "off", 0.1, 0.2, waiting="blocking")
 

@@ -244,3 +244,44 @@ def test_a_task_that_waits_for_ever_does_not_hold_up_a_drop(monkeypatch):
 
     assert [name for _, name, _ in engine.running()] == [task.__qualname__]
     never.set()
+
+
+class Counted(Letter):
+    """Counts how often it is looked at, and arrives after ``most`` looks."""
+
+    def __init__(self, most=0):
+        super().__init__()
+        self.looks, self.most = 0, most
+
+    def test(self):
+        """Count a look."""
+        self.looks += 1
+        return self.looks == self.most or super().test()
+
+
+def test_a_patient_lane_hardly_looks_while_others_work_and_at_once_when_they_wait():
+    hour = LaneSpec(in_flight=2, pause_s=PAUSE_S, beside="compute", patience_s=3600.0)
+    lanes = {"compute": 1, "wire": hour, "comm": LaneSpec(pause_s=PAUSE_S)}
+    with ThreadedEngine(lanes) as engine:
+        x, y, letter, clock, begun, go = (
+            engine.variable(), engine.variable(), Counted(), Counted(100),
+            threading.Event(), threading.Event(),
+        )  # fmt: skip
+
+        def work():
+            begun.set()
+            assert go.wait(LIMIT_S)
+
+        engine.push(work)
+        assert begun.wait(LIMIT_S)
+        engine.push(letter, writes=[x], lane="wire", deferred=True)
+        assert letter.begun.wait(LIMIT_S)
+        engine.push(clock, writes=[y], lane="comm", deferred=True)
+        engine.wait(y)
+        busy = letter.looks
+        letter.arrived.set()
+        seen = reached(engine, x)
+        go.set()
+
+        assert busy <= 2
+        assert seen.wait(LIMIT_S)
