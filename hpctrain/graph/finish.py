@@ -30,7 +30,7 @@ def finish(graph: Graph) -> Graph:
     Returns
     -------
     Graph
-        The same values within rounding.
+        The same values, as a row that goes on has the bits of rows one after the other.
     """
     places = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs}
     single = _read_once(graph)

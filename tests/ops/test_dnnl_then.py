@@ -63,7 +63,7 @@ def test_a_convolution_that_goes_on_has_the_bits_of_rows_one_after_the_other(
 
 @given(case=convolutions(), after=st.sampled_from(CHAINS), vectors=st.integers(0, 1))
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-def test_a_transposed_one_that_goes_on_gives_what_numpy_gives(case, after, vectors):
+def test_so_has_a_transposed_one(case, after, vectors):
     shape, kernel, _, attrs = case
     rng = np.random.default_rng(0)
     specs = [Spec(s, np.dtype("float32")) for s in (shape, kernel)]
@@ -74,16 +74,12 @@ def test_a_transposed_one_that_goes_on_gives_what_numpy_gives(case, after, vecto
     if refused("conv_grad_data", [*ins, *more], after, attrs):
         return
 
-    compare("conv_grad_data_then", [*ins, *more], after=after, **attrs)
+    (got,) = compare("conv_grad_data_then", [*ins, *more], after=after, **attrs)
+
+    assert np.array_equal(got, one_after_the_other("conv_grad_data", ins, after, more, **attrs))
 
 
 ATTRS = {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
-
-
-def test_a_transposed_one_goes_on_with_strides_and_longer_axes():
-    ins = normal(np.random.default_rng(0), (2, 8, 8, 32), (32, 3, 3, 48), (48,))
-
-    compare("conv_grad_data_then", ins, after=(ADD, LEAK), size=(16, 16), **ATTRS)
 
 
 @pytest.mark.parametrize("name", ["conv_then", "conv_grad_data_then"])
