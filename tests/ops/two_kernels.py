@@ -24,12 +24,41 @@ def kernels(name):
         dnnl.settings().kernels = before
 
 
+FENCE = 64  # bytes before and behind an array, which a kernel must leave as they are
+
+
 def poisoned(specs):
-    """Allocate arrays whose bytes are all ones: not a number, -1, or 255."""
-    arrays = [np.empty(s.shape, s.dtype) for s in specs]
-    for array in arrays:
-        array.reshape(-1).view(np.uint8)[...] = 0xFF
+    """Allocate arrays whose bytes are all ones: not a number, -1, or 255; between fences."""
+    arrays = []
+    for spec in specs:
+        size = spec.size * spec.dtype.itemsize
+        room = np.full(size + 3 * FENCE, 0xFF, np.uint8)
+        start = FENCE + -room.ctypes.data % FENCE
+        arrays.append(room[start : start + size].view(spec.dtype).reshape(spec.shape))
     return arrays
+
+
+def whole(array):
+    """Return the memory that an array is a view of."""
+    while array.base is not None:
+        array = array.base
+    return array
+
+
+def check_fences(arrays):
+    """Check that nothing was written beside arrays that are `poisoned`."""
+    for array in arrays:
+        room = whole(array)
+        start = array.ctypes.data - room.ctypes.data
+        assert (room[:start] == 0xFF).all(), "written before an array"
+        assert (room[start + array.nbytes :] == 0xFF).all(), "written behind an array"
+
+
+def strided(array):
+    """Return the same elements in memory of other strides, with others between them."""
+    other = np.full((*array.shape, 2), 7, array.dtype, order="F")
+    other[..., 0] = array
+    return other[..., 0]
 
 
 def program(name, arrays, **attrs):
@@ -45,6 +74,7 @@ def run(name, arrays, **attrs):
         array.flags.writeable = False
     outs, scratch = (poisoned(f(specs, **attrs)) for f in (row.infer, row.scratch))
     row.kernel(np, arrays, outs, scratch, **attrs)
+    check_fences([*outs, *scratch])
     return outs
 
 
@@ -55,21 +85,25 @@ def run_bound(name, arrays, **attrs):
     ready = row.bind(np, arrays, outs, scratch, **attrs)
     ready()
     ready()
+    check_fences([*outs, *scratch])
     return outs
 
 
 def compare(name, arrays, limit=2e-6, **attrs):
-    """Check that a program runs, that it gives what NumPy gives, and the same bits if bound.
+    """Check that a program runs, and gives what NumPy gives.
 
-    ``limit`` is for the error relative to the largest element, or to 1.
+    The same bits if it is bound, and for inputs of other strides. ``limit`` is for the error
+    relative to the largest element, or to 1.
     """
     assert program(name, arrays, **attrs) is not None
     fast = run(name, arrays, **attrs)
-    bound = run_bound(name, arrays, **attrs)
+    for way in (run, run_bound):
+        for given in (arrays, [strided(a) for a in arrays]):
+            for have, again in zip(fast, way(name, given, **attrs), strict=True):
+                np.testing.assert_array_equal(have, again)
     with kernels("numpy"):
         slow = run(name, arrays, **attrs)
-    for have, again, want in zip(fast, bound, slow, strict=True):
-        np.testing.assert_array_equal(have, again)
+    for have, want in zip(fast, slow, strict=True):
         scale = max(1, np.abs(want).max())
         np.testing.assert_allclose(have, want, rtol=0, atol=limit * scale)
     return fast
