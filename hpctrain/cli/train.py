@@ -266,7 +266,7 @@ def _banner(
     return {
         "ranks": serving.ranks(world),
         "device": f"{step.state.device}, {threads}"
-        + (f", kernels of {dnnl.provider()}" if step.state.device.kind == "cpu" else ""),
+        + (f", kernels of {dnnl.describe(True)}" if step.state.device.kind == "cpu" else ""),
         "parameters": sum(step.state.flat.sizes),
         "memory plan": f"{bound.working_bytes / 2**20:.1f} MiB a rank for activations "
         f"({plan.naive_bytes / 2**20:.1f} without sharing)"

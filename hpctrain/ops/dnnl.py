@@ -290,11 +290,11 @@ def provider() -> str:
     return "NumPy" if found is None else f"oneDNN {found.version}"
 
 
-def describe() -> str:
-    """Return in one line which kernels run on CPUs, and why or from where."""
+def describe(brief: bool = False) -> str:
+    """Return in one line which kernels run on CPUs, and why or, in full, from where."""
     if settings().kernels == "numpy":
         return "NumPy (asked for)"
     found, reason = _found()
     if found is None:
         return f"NumPy ({reason}; pip install 'hpctrain[fast]')"
-    return f"{provider()}, {found.threads()} thread(s), {found.path}"
+    return provider() + ("" if brief else f", {found.threads()} thread(s), {found.path}")

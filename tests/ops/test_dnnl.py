@@ -44,7 +44,8 @@ def test_without_the_library_the_kernels_are_those_of_numpy(nothing_found, monke
     monkeypatch.setattr(dnnl, "_NAME", "libdnnl.so.99")
 
     assert dnnl.library() is None
-    assert "libdnnl.so.99 is not installed" in dnnl.describe()
+    for brief in False, True:
+        assert "libdnnl.so.99 is not installed" in dnnl.describe(brief)
 
 
 @needs_dnnl
@@ -54,6 +55,7 @@ def test_the_library_says_what_it_is():
     assert (
         dnnl.describe() == f"oneDNN {found.version}, {found.threads()} thread(s), {found.path}"
     )
+    assert dnnl.describe(brief=True) == f"oneDNN {found.version}"
 
 
 def test_the_kernels_of_numpy_can_be_asked_for(monkeypatch):
