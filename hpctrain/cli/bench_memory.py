@@ -159,8 +159,7 @@ def taken(
 def _planned(made: OnMesh) -> dict[str, int]:
     step, config = made.step, made.config
     own = {n: p for n, p in made.parts.parameters.items() if n in step.state.names}
-    staged = isinstance(step, Pipeline)
-    found = state_bytes(own, config, made.mesh.shape.data, summed=staged)
+    found = state_bytes(own, config, made.mesh.shape.data, summed=False)
     if isinstance(step, Pipeline):
         found["values"] = step.stages.arena_bytes + step.stages.kept_bytes
         found["messages"] = step.parcels.nbytes

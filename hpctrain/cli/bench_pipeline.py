@@ -13,7 +13,6 @@ import tyro
 from hpctrain import backend, engine
 from hpctrain.cli import bench_step
 from hpctrain.cli.exchange import Traffic, lanes_for, overlaps, settled
-from hpctrain.cli.measure import peak_bytes, reset_peak
 from hpctrain.cli.pace import pace
 from hpctrain.cli.stages import pipeline_of, specs_of, times_of_stages, work_of
 from hpctrain.cli.threads import limit_threads
@@ -145,27 +144,14 @@ def _measured(
         lanes = stack.enter_context(
             engine.create(lanes={**lanes_for(traffic), **wire}, run_ahead=4096)
         )
-        before = reset_peak()
         step = pipeline_of(work, world, mesh, lanes, layout, traffic, options)
         inputs, labels = work.make(np.random.default_rng(mesh.place.data))
         part = Work((inputs,), (labels,), work.batch, work.batch * mesh.shape.data)
         found = pace(step, part, world.control, steps, WARM_UP)
         shares = _bubbles(step, steps, even)
-        memory = world.control.allgather_obj([_planned(step), peak_bytes() - before])
         step.free()
         step.way.free()
-    line = _line(step.model.layout, found.step_s, shares)
-    planned, peaks = (
-        " ".join(f"{n / 2**20:.0f}" for n in c) for c in zip(*memory, strict=True)
-    )
-    return f"{line}{'':>25}memory by rank, MiB: planned {planned}, measured {peaks}\n"
-
-
-def _planned(step: Pipeline) -> int:
-    """Return the bytes that a rank is to take: its state, values of a step, and messages."""
-    flat, optimizer = step.state.flat, step.state.optimizer.values()
-    state = 3 * flat.weights.nbytes + sum(array.nbytes for array in optimizer)  # and sums
-    return int(state + step.stages.arena_bytes + step.stages.kept_bytes + step.parcels.nbytes)
+    return _line(step.model.layout, found.step_s, shares)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def layout_of(config: Config, tuned: str = OPEN) -> Layout:
     p, states = config.parallel, len(build.optimizer(config).state_names)
     schedule = next((s for s in (p.schedule, tuned) if s != OPEN), "1f1b")
     size = p.pipeline, schedule, p.micro_batches, p.chunks
-    return Layout(*size, p.balance, copies=3 + states)
+    return Layout(*size, p.balance, copies=2 + states)
 
 
 def step_of(  # noqa: PLR0913 (the parts that meet here)
@@ -169,7 +169,7 @@ def model_of(
     mine = {name for name in parameters if mesh.place.pipeline in model.homes(name)}
     own = {name: parameters[name] for name in parameters if name in mine}
     saves = room.world.rank == 0
-    room.state = state_bytes(own, config, mesh.shape.data, summed=True, saves=saves)
+    room.state = state_bytes(own, config, mesh.shape.data, shard > 0, saves)
     room.check(room.state)
     parts.settle(mine)
     return model, parts

@@ -173,6 +173,10 @@ class Executor:
         for position, array in zip(self._free, outputs, strict=True):
             self._values[graph.outputs[position]] = array
 
+    def value(self, number: int) -> Any:
+        """Return the array of a value, which holds what the steps so far have put there."""
+        return self._values[number]
+
     def run(self, start: int = 0, stop: int | None = None) -> None:
         """Carry out steps ``start`` up to ``stop``; state is assigned after the last one."""
         stop = len(self.steps) if stop is None else stop

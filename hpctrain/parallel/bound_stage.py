@@ -1,6 +1,6 @@
 """A pipeline stage bound to arrays: one set of bound plans for each slot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpctrain import backend
@@ -15,7 +15,7 @@ from hpctrain.parallel.stage_program import StageProgram
 
 __all__ = ["BoundStage", "StageMemory"]
 
-Span = tuple[int, int]
+Add = Callable[[int, Any], None]
 
 
 class StageMemory:
@@ -55,7 +55,7 @@ class BoundStage:
     ----------
     program : StageProgram
     flat : FlatParameters
-        Of this rank; gradients of one micro-batch are written into its buffer.
+        Of this rank; gradients of a micro-batch are written into its buffer, or added to it.
     memory : StageMemory
     slots : int
         How many micro-batches it keeps at once.
@@ -71,8 +71,8 @@ class BoundStage:
         Of its W.
     derived : frozenset
         What the values of this stage that come of parameters alone are made of.
-    spans : dict of int to list of (start, stop)
-        By slice: the elements of the flat buffers that its gradients fill.
+    places : list of int
+        The parameters, by their places in ``flat``, that it has gradients of.
     """
 
     def __init__(
@@ -103,15 +103,17 @@ class BoundStage:
         self._runs = [self._bind(slot, flat, pool, own) for slot in self._slots]
         places = {id(t): place for place, t in enumerate(flat.tensors)}
         where = flat.where()
-        mine = [places[id(t)] for t in program.wanted]
-        outputs = program.weight.graph.outputs
-        self.segments: list[Segment] = cut(
-            program.weight,
-            {},
-            {value: where[place] for value, place in zip(outputs, mine, strict=False)},
-        )
-        self.spans = _spans(flat, mine)
-        self.slices = tuple(sorted(self.spans))
+        self.places = [places[id(t)] for t in program.wanted]
+        graph = program.weight.graph
+        by_value = dict(zip(graph.outputs, self.places, strict=False))
+        written = {value: where[place] for value, place in by_value.items()}
+        self.segments: list[Segment] = cut(program.weight, {}, written)
+        self.slices = tuple(sorted({index for found in written.values() for index in found}))
+        self._landings: dict[int, list[tuple[int, int]]] = {}  # by step: value and place
+        for step, node in enumerate(graph.nodes):
+            made = [(value, by_value[value]) for value in node.outputs if value in by_value]
+            if made:
+                self._landings[step] = made
 
     def _bind(
         self, slot: dict[int, Any], flat: FlatParameters, pool: Pool, own: Sequence[Any]
@@ -132,6 +134,7 @@ class BoundStage:
             executor(0, program.forward, dict(enumerate(made, first))),
             executor(1, program.backward, dict(enumerate(kept, back))),
             executor(2, program.weight, dict(enumerate(gradients))),
+            executor(2, program.added, {}),
         ]
 
     def derive(self) -> None:
@@ -182,21 +185,41 @@ class BoundStage:
         self._runs[slot][1]([batch[p] for p in self.program.fed_later[0]], outputs)
 
     def weight(
-        self, slot: int, batch: Sequence[Any], index: int = -1, message: Any = None
+        self,
+        slot: int,
+        batch: Sequence[Any],
+        index: int = -1,
+        message: Any = None,
+        add: Add | None = None,
     ) -> None:
         """Compute a segment of W, all of it if ``index`` is negative.
 
-        ``message`` is for the stage before, if this part makes the cotangents too.
+        Parameters
+        ----------
+        slot : int
+        batch : sequence of array
+        index : int
+        message : array of uint8, optional
+            For the stage before, if this part makes the cotangents too.
+        add : callable, optional
+            Gets the place of a parameter and the array of its gradient, as soon as it is made
+            and only then; without it gradients are written into the flat buffer. The same for
+            all segments.
         """
-        run = self._runs[slot][2]
+        run = self._runs[slot][2 if add is None else 3]
         if index <= 0:
             outputs = self._returned(message) if self.program.whole else []
             run.feed([batch[p] for p in self.program.fed_later[1]], outputs)
-        if index < 0:
-            run.run()
-        else:
-            segment = self.segments[index]
-            run.run(segment.start, segment.stop)
+        start, stop = 0, len(run.steps)
+        if index >= 0:
+            start, stop = self.segments[index].start, self.segments[index].stop
+        if add is not None:
+            for step in sorted(self._landings.keys() & range(start, stop)):
+                run.run(start, step + 1)
+                for value, place in self._landings[step]:
+                    add(place, run.value(value))
+                start = step + 1
+        run.run(start, stop)
 
     def _returned(self, message: Any) -> list[Any]:
         returned = self.program.returned
@@ -212,16 +235,3 @@ class BoundStage:
 def _empty(plan: Plan, output: int, device: backend.Device) -> Any:
     spec = plan.graph.specs[plan.graph.outputs[output]]
     return backend.empty(spec.shape, spec.dtype, device)
-
-
-def _spans(flat: FlatParameters, places: Sequence[int]) -> dict[int, list[Span]]:
-    """Return for each slice the parts of it that belong to these parameters."""
-    found: dict[int, list[Span]] = {}
-    for piece in flat.slices:
-        inside = set(piece.parameters)
-        for place in places:
-            if place in inside:
-                start, stop = flat.offsets[place], flat.offsets[place] + flat.sizes[place]
-                span = max(start, piece.start), min(stop, piece.stop)
-                found.setdefault(piece.index, []).append(span)
-    return found

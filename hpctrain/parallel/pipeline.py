@@ -52,8 +52,8 @@ __all__ = ["Pipeline", "summing"]
 
 
 def summing(options: Options) -> Options:
-    """Return ``options`` for the way of a pipeline: gradients of micro-batches are summed."""
-    return replace(options, accumulate=max(2, options.accumulate))
+    """Return ``options`` for the way of a pipeline, which sums gradients where the first is."""
+    return replace(options, accumulate=1)
 
 
 class Pipeline(DataParallel):

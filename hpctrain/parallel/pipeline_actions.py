@@ -1,6 +1,7 @@
 """What the items of a pipeline's step do: the verbs of `hpctrain.parallel.pipeline_recipe`."""
 
 from collections.abc import Hashable
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -11,7 +12,7 @@ from hpctrain.comm.request import Handle
 from hpctrain.optim import sum_of_squares
 from hpctrain.parallel.actions import Turn
 from hpctrain.parallel.bound import DRAWS
-from hpctrain.parallel.bound_stage import BoundStage, Span
+from hpctrain.parallel.bound_stage import BoundStage
 from hpctrain.parallel.bubble import summary
 from hpctrain.parallel.parcels import Parcels
 from hpctrain.parallel.pipeline_moves import Move, Ties
@@ -52,7 +53,8 @@ class PipelineActions(Telling):
         self._squares = np.zeros(ties.count)
         self._tying: dict[int, Handle] = {}
         self._tally = backend.empty((RIDERS,), self._sent.dtype, flat.device)
-        self._done: set[Span] = set()  # where the sums of this step have begun
+        self._begun = set[int]()  # parameters whose sums this step has begun
+        self._adds = False  # whether the W that is under way adds to them
         self._derived = frozenset[Hashable]()  # what this step has made of parameters alone
         self.timed: list[Timed] = []
         self.steps: dict[int, list[float]] = {}
@@ -79,7 +81,7 @@ class PipelineActions(Telling):
         """Begin a step."""
         self._tally[...] = 0
         self._now = []
-        self._done.clear()
+        self._begun.clear()
         self._derived = frozenset()
         self._parcels.expect(move.expected, move.boxes)
         self._parcels.awaiting(*move.awaits)
@@ -149,33 +151,37 @@ class PipelineActions(Telling):
         self._send(move, self._stage(move).program.returned.nbytes)
 
     def weigh(self, move: Move, index: int) -> None:
-        """Compute a segment of W; all of it, and add its gradient, if ``index`` is -1."""
+        """Compute a segment of W, all of it if ``index`` is -1, and add its gradients."""
         self.meter.timed(None, self._weigh, self._stage(move), move, index)
 
     def _weigh(self, stage: BoundStage, move: Move, index: int) -> None:
         began = perf_counter_ns()
         makes = stage.program.whole and index <= 0
         message = self._outbox(move, stage.program.returned) if makes else None
-        stage.weight(move.slot, self._batch(move), index, message)
-        if index < 0:
-            for piece in stage.slices:
-                self._add(move, piece)
+        if index <= 0:
+            self._adds = not self._begins(stage, move)
+        add = partial(self._add, move.work.count) if self._adds else None
+        stage.weight(move.slot, self._batch(move), index, message, add)
         self._note(move, "W", began)
 
-    def sum(self, move: Move, index: int) -> None:
-        """Add a slice of one micro-batch's gradient to the sums."""
-        began = perf_counter_ns()
-        self.meter.timed(None, self._add, move, index)
-        self._note(move, "W", began)
+    def _begins(self, stage: BoundStage, move: Move) -> bool:
+        """Return whether the gradients of a W are the first of its sums, and note that."""
+        same = self._sent is self.state.flat.grads
+        if not (same and move.work.count and self._begun.isdisjoint(stage.places)):
+            return False
+        self._begun.update(stage.places)
+        return True
 
-    def _add(self, move: Move, index: int) -> None:
-        for span in self._stage(move).spans[index]:
-            sums, part = self._sent[slice(*span)], self.state.flat.grads[slice(*span)]
-            if span not in self._done:
-                self._done.add(span)
-                sums[...] = part if move.work.count else 0
-            elif move.work.count:
+    def _add(self, count: int, place: int, part: Any) -> None:
+        """Add the gradient of a micro-batch of ``count`` samples to the sums."""
+        sums = self.state.flat.view(self._sent, place)
+        if place in self._begun:
+            if count:
                 sums += part
+            return
+        sums[...] = part if count else 0
+        if count:
+            self._begun.add(place)
 
     def ride(self, turn: Turn, _: int) -> None:
         """Write what travels with the gradient, and end the step's actions."""

@@ -232,7 +232,6 @@ def _weight(
         writes = (*touched, *map(gradients, segment.writes))
         yield Deed(Item("weigh", number, reads, writes), action, None, outbox)
         for index in segment.final:
-            yield Deed(Item("sum", index, (), (gradients(index),)), action)
             if rules.checked and index and owner[index] == action.stage:
                 yield Deed(Item("look", index, (), (FLAG, gradients(index))), action)
 

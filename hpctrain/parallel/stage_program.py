@@ -35,6 +35,8 @@ class StageProgram:
     forward, backward, weight : Plan
         Their inputs are parts of the batch; their leaves the ``leaves``, then what
         ``statics`` names.
+    added : Plan
+        ``weight`` again, with gradients that are in its arena only until they are added.
     fed : tuple of int
         Places in (inputs, targets) of what ``forward`` is fed.
     fed_later : (tuple of int, tuple of int)
@@ -67,6 +69,7 @@ class StageProgram:
     forward: Plan
     backward: Plan
     weight: Plan
+    added: Plan
     fed: tuple[int, ...]
     fed_later: tuple[tuple[int, ...], tuple[int, ...]]
     statics: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -103,7 +106,8 @@ class StageProgram:
     @property
     def arena_bytes(self) -> int:
         """Working memory that its largest part needs."""
-        return max(p.arena_bytes for p in (self.forward, self.backward, self.weight))
+        plans = self.forward, self.backward, self.weight, self.added
+        return max(plan.arena_bytes for plan in plans)
 
 
 def packet_specs(graph: Graph, cut: Cut, boundary: int) -> tuple[list[Spec], list[Spec]]:
@@ -220,8 +224,10 @@ class _Assembly:
         plans = [self.planned(g) for g in (parts.forward, parts.backward, parts.weight)]
         (f, fed, f_reads), (b, b_fed, b_reads), (w, w_fed, w_reads) = plans
         sent, returned, received, answered = packets
+        added = make_plan(replace(w.graph, outputs=w.graph.outputs[len(wanted) :]))
         return StageProgram(
-            number, leaves, wanted, f, b, w, fed, (b_fed, w_fed), (f_reads, b_reads, w_reads),
+            number, leaves, wanted, f, b, w, added,
+            fed, (b_fed, w_fed), (f_reads, b_reads, w_reads),
             self.entering, parts.given, parts.forward_keeps, parts.backward_keeps,
             pack(self.kept), pack(self.passing), sent, returned, received, answered,
             self.planned(parts.once)[0], parts.keys, results,

@@ -66,7 +66,7 @@ def _parts(
 ) -> tuple[Callable[[], None], ...]:
     """Return what does F, B and W in slot 0."""
     stage.derive()
-    program, device, grads = stage.program, state.device, state.flat.grads
+    program, device = stage.program, state.device
     received, answered = (_filled(p, device) for p in (program.received, program.answered))
     sent, returned = (
         backend.empty((p.nbytes,), "uint8", device) for p in (program.sent, program.returned)
@@ -85,9 +85,11 @@ def _parts(
         stage.backward(0, batch, returned)
 
     def weight() -> None:
-        stage.weight(0, batch, message=returned)
-        for start, stop in (span for spans in stage.spans.values() for span in spans):
-            grads[start:stop] += grads[start:stop]  # as long as adding it to the sums
+        stage.weight(0, batch, message=returned, add=add)
+
+    def add(place: int, part: Any) -> None:
+        sums = state.flat.view(state.flat.grads, place)
+        sums += part
 
     return forward, backward, weight
 

@@ -48,8 +48,8 @@ class Layout:
     whole : bool
         Make B and W one action, as the formulas of the papers have it; only to measure.
     copies : int
-        Arrays as large as the parameters: these, gradients, their sums over micro-batches, and
-        the optimizer's state.
+        Arrays as large as the parameters: these, the sums of gradients, and the optimizer's
+        state.
     """
 
     ranks: int
@@ -59,7 +59,7 @@ class Layout:
     balance: str = "time"
     times: Times | None = None
     whole: bool = False
-    copies: int = 4
+    copies: int = 3
 
     @property
     def stages(self) -> int:
