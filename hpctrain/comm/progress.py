@@ -179,19 +179,23 @@ class Log:
         return min((row.number for row in rows if not row.since), default=None)
 
 
-def collective(frame: FrameType | None) -> str:
+def collective(frame: FrameType | None, group: object = None) -> str:
     """Return the collective of a group in which a thread is, and who called it; else nothing.
 
     Parameters
     ----------
     frame : frame
         The innermost of the thread.
+    group : Group, optional
+        The only one whose collectives count; any does if None.
     """
     found: FrameType | None = None
     for each in _outwards(frame):
         if each.f_code.co_filename == _GROUP:
             found = each
         elif found is not None:
+            if group is not None and found.f_locals.get("self") is not group:
+                return ""
             return f"{found.f_code.co_name} at {_where(each)}"
     return ""
 

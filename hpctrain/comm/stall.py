@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 from mpi4py import MPI
 
 from hpctrain.comm import guard
+from hpctrain.comm.group import Group
 from hpctrain.comm.mail import Mail
 from hpctrain.comm.progress import CONTROL, State, Wait, collective, place
 from hpctrain.comm.stalled import report, stalled
@@ -85,6 +86,8 @@ class Watch:
         Where the threads of this rank write what they are doing.
     running : callable, optional
         Returns the tasks that run: lane, name, seconds; see ``Engine.running``.
+    group : Group, optional
+        Of all ranks, whose collectives are watched instead of those of ``control``.
 
     Attributes
     ----------
@@ -109,10 +112,11 @@ class Watch:
         abort_s: float = 300.0,
         activity: Activity | None = None,
         running: Running | None = None,
+        group: Group | None = None,
     ) -> None:
         self.logs = Logs(world.whole.rank)
         self.log, self.inside = self.logs.gradient, self.logs.inside
-        self._world, self._group = world.whole, world.control
+        self._world, self._group, self._only = world.whole, group or world.control, group
         self._stall_s, self._abort_s = stall_s, abort_s
         self._activity = activity or Activity()
         self._running = running or (lambda: ())
@@ -181,7 +185,7 @@ class Watch:
     def _look_at_control(self, now: float) -> None:
         """Note the collective in which the main thread is, and since when."""
         before = self._control
-        calls, name = self._group.calls, collective(_main_frame())
+        calls, name = self._group.calls, collective(_main_frame(), self._only)
         if calls != before.number or bool(name) != bool(before.name):
             self._control = _Seen(calls, name, now)
 

@@ -47,8 +47,14 @@ class Logs:
         """
         return self._kept(Log(f"{what} of {ranks(group.allgather_obj(self._rank))}", by_step))
 
-    def pairs(self, group: Group) -> dict[tuple[int, int], Log]:
+    def pairs(self, group: Group, what: str = "parcel") -> dict[tuple[int, int], Log]:
         """Return logs of messages between two ranks of ``group``; collective over it.
+
+        Parameters
+        ----------
+        group : Group
+        what : str
+            Of a message; two ranks have one log of a kind.
 
         Returns
         -------
@@ -60,7 +66,7 @@ class Logs:
         for other in set(range(group.size)) - {group.rank}:
             for ends in (other, group.rank), (group.rank, other):
                 source, dest = (every[end] for end in ends)
-                found[ends] = self._kept(Log(f"parcel from rank {source} to rank {dest}"))
+                found[ends] = self._kept(Log(f"{what} from rank {source} to rank {dest}"))
         return found
 
     def waits(self, since: float, now: float) -> list[Wait]:

@@ -17,7 +17,7 @@ from hpctrain.autograd.node import Symbol
 from hpctrain.backend import CPU, Device
 from hpctrain.errors import ShapeError
 from hpctrain.graph.ir import Graph, Node
-from hpctrain.graph.marks import GROUP, current_marks, marked
+from hpctrain.graph.marks import GROUP, NAME, current_marks, marked
 
 __all__ = ["Capture", "capture", "capture_gradient"]
 
@@ -92,9 +92,9 @@ class Capture:
         named = tuple(sorted(attrs.items()))
         node = Node(row, read, outputs, named, current_marks())
         self.nodes.append(node)
-        group = node.mark(GROUP)
-        if group is not None:
-            self._groups.update(dict.fromkeys(outputs, group))
+        if node.mark(GROUP) is not None:
+            kept = {name: value for name, value in node.marks if name in (GROUP, NAME)}
+            self._groups.update(dict.fromkeys(outputs, kept))
         return [Symbol(value, self.graph) for value in outputs]
 
     def assign(self, target: Any, source: Any) -> None:
@@ -116,8 +116,8 @@ class Capture:
     def beside(self, values: Sequence[Any]) -> AbstractContextManager[Any]:
         """Return a scope whose nodes run where the one that gave ``values`` does."""
         first = values[0]
-        group = self._groups.get(first.index) if isinstance(first, Symbol) else None
-        return nullcontext() if group is None else marked(**{GROUP: group})
+        marks = self._groups.get(first.index) if isinstance(first, Symbol) else None
+        return nullcontext() if marks is None else marked(**marks)
 
     def finish(self, outputs: Sequence[Any]) -> Graph:
         """Return the graph that computes ``outputs``."""

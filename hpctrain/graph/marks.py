@@ -18,6 +18,7 @@ __all__ = [
     "BACKWARD",
     "DIVIDE",
     "GROUP",
+    "NAME",
     "REGION",
     "Marks",
     "as_region",
@@ -30,6 +31,7 @@ Marks = tuple[tuple[str, Hashable], ...]
 BACKWARD = ("part", "backward")  # made by the gradient walk
 AGAIN = ("again", True)  # a copy for the backward part; never merged with its original
 GROUP = "ctx_group"  # where the node is to run; only nodes of one group are merged
+NAME = "name"  # what users call that which the node is a part of, for messages
 DIVIDE = "divide"  # how a team of ranks is to share the node, if it is to
 REGION = "region"  # values inside a region of equal number are not kept for the backward part
 

@@ -19,12 +19,13 @@ import sys
 from hpctrain.comm import launch, world
 from hpctrain.comm.group import Group
 from hpctrain.comm.post import Post
+from hpctrain.comm.stall import Watch
 from hpctrain.errors import ConfigError
 from hpctrain.parallel.keyserver import KeyServer
 from hpctrain.parallel.servedstore import ServedStore
 from hpctrain.parallel.store import KVStore
 
-__all__ = ["KVStore", "create", "everyone"]
+__all__ = ["KVStore", "create", "everyone", "watch"]
 
 LOCAL = ("local", "device", "nccl")
 SYNC = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "p3")
@@ -41,6 +42,11 @@ def _world() -> world.World:
 def everyone() -> Group:
     """Return all ranks, with MPI started here if it is not; the first call is collective."""
     return _world().group
+
+
+def watch(stall_s: float = 60.0, abort_s: float = 0.0) -> Watch:
+    """Return a watch over the collectives of `everyone`, to be told of others; collective."""
+    return Watch(_world(), stall_s, abort_s, group=everyone())
 
 
 def create(name: str = "local", group: Group | None = None, servers: int = -1) -> KVStore:

@@ -9,6 +9,7 @@ Edges may go forward and back between ranks as often as they like.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 from hpctrain.graph.ir import Graph, Node
 from hpctrain.graph.marks import GROUP
@@ -25,6 +26,7 @@ class Mail:
     value: int
     peer: int
     number: int
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,10 @@ def node_ranks(
 class _Walk:
     """The shares of all ranks while the nodes are gone through in order."""
 
-    def __init__(self, graph: Graph, known: Mapping[int, Collection[int]]) -> None:
-        self.graph = graph
+    def __init__(
+        self, graph: Graph, known: Mapping[int, Collection[int]], names: Mapping[int, str]
+    ) -> None:
+        self.graph, self.names = graph, names
         self.maker = {v: node for node in graph.nodes for v in node.outputs}
         self.here = {v: set(where) for v, where in known.items()}
         self.home = {v: min(where) for v, where in known.items() if where}
@@ -132,8 +136,9 @@ class _Walk:
         source = self.home[value]
         number = self._numbers.get((source, rank), 0)
         self._numbers[source, rank] = number + 1
-        self.sent.setdefault(source, []).append(Mail(value, rank, number))
-        self.received.setdefault(rank, []).append(Mail(value, source, number))
+        name = self.names.get(value, "")
+        self.sent.setdefault(source, []).append(Mail(value, rank, number, name))
+        self.received.setdefault(rank, []).append(Mail(value, source, number, name))
         where.add(rank)
 
     def _is_as_large(self, node: Node) -> bool:
@@ -150,6 +155,7 @@ def divide(
     known: Mapping[int, Collection[int]],
     wanted: Sequence[tuple[int, int]],
     rank: int,
+    names: Mapping[int, str] = MappingProxyType({}),
 ) -> Share:
     """Return the share of one rank in a graph.
 
@@ -163,8 +169,10 @@ def divide(
     wanted : sequence of (value, rank)
         What must be on a rank at the end.
     rank : int
+    names : mapping of int to str, optional
+        What to call values in messages.
     """
-    walk = _Walk(graph, known)
+    walk = _Walk(graph, known, names)
     for node, where in zip(graph.nodes, ranks, strict=True):
         walk.add(node, where)
     for value, where in wanted:

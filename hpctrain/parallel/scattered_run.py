@@ -1,12 +1,18 @@
-"""A rank's share of a scattered graph bound to arrays, and the messages between the shares."""
+"""A rank's share of a scattered graph bound to arrays, and the messages between the shares.
 
-from collections import deque
+Both ends of a message note it, when it is sent and when its receive is posted: so a report of a
+stall says which end has not come to it, and what it was to bring.
+"""
+
+from collections import defaultdict, deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpctrain import backend
 from hpctrain.comm.group import Group
+from hpctrain.comm.progress import Log
 from hpctrain.comm.request import Handle
+from hpctrain.comm.watched import Logs
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.pool import Pool
 from hpctrain.parallel.scattered import Mail, Share
@@ -15,6 +21,25 @@ __all__ = ["BoundShare", "Wire"]
 
 _TAGS = 2**14  # that any MPI has; messages of one pair keep their order anyway
 _PAUSE_S = 5e-5
+
+
+class _Noted(NamedTuple):
+    """A message under way, and where its end is noted."""
+
+    handle: Handle
+    log: Log
+    key: int
+
+    def gone(self) -> bool:
+        done = self.handle.test()
+        if done:
+            self.log.completed(self.key)
+        return done
+
+    def wait(self) -> None:
+        self.log.waiting(self.key)
+        self.handle.wait(_PAUSE_S)
+        self.log.completed(self.key)
 
 
 class Wire:
@@ -28,33 +53,46 @@ class Wire:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._leaving: deque[Handle] = deque()
+        self._leaving: deque[_Noted] = deque()
+        self._logs: Mapping[tuple[int, int], Log] = defaultdict(Log)  # that nobody reads
+
+    def watch(self, logs: Logs | None) -> None:
+        """Note messages from now on, or no more; collective, with nothing under way."""
+        unread: Mapping[tuple[int, int], Log] = defaultdict(Log)
+        self._logs = unread if logs is None else logs.pairs(self._group, "value")
 
     def send(self, mail: Mail, array: Any) -> None:
         """Start to send an array, which nobody writes again."""
-        self._leaving.append(self._group.isend(array, mail.peer, mail.number % _TAGS))
+        handle = self._group.isend(array, mail.peer, mail.number % _TAGS)
+        self._leaving.append(self._noted(handle, mail, (self._group.rank, mail.peer)))
         self.advance()
 
-    def receive(self, mail: Mail, array: Any) -> Handle:
+    def receive(self, mail: Mail, array: Any) -> _Noted:
         """Start to receive into an array."""
-        return self._group.irecv(array, mail.peer, mail.number % _TAGS)
+        handle = self._group.irecv(array, mail.peer, mail.number % _TAGS)
+        return self._noted(handle, mail, (mail.peer, self._group.rank))
+
+    def _noted(self, handle: Handle, mail: Mail, ends: tuple[int, int]) -> _Noted:
+        log = self._logs[ends]
+        log.posted(mail.number, f"{log.sequence} ({mail.name})", waits=False)
+        return _Noted(handle, log, mail.number)
 
     def advance(self) -> None:
         """Let go of messages that have left, and MPI work on the others."""
         for _ in range(len(self._leaving)):
-            handle = self._leaving.popleft()
-            if not handle.test():
-                self._leaving.append(handle)
+            message = self._leaving.popleft()
+            if not message.gone():
+                self._leaving.append(message)
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, message: _Noted) -> None:
         """Wait for a message without keeping the core from other ranks."""
         self.advance()
-        handle.wait(_PAUSE_S)
+        message.wait()
 
     def settle(self) -> None:
         """Wait until all messages have left."""
         while self._leaving:
-            self._leaving.popleft().wait(_PAUSE_S)
+            self._leaving.popleft().wait()
 
 
 class BoundShare:

@@ -15,7 +15,7 @@ from hpctrain.autograd.mode import interpreted_by
 from hpctrain.backend import Device
 from hpctrain.graph.capture import Capture
 from hpctrain.graph.ir import Graph
-from hpctrain.graph.marks import marked
+from hpctrain.graph.marks import BACKWARD, NAME, marked
 from hpctrain.graph.passes import EXACT, optimise
 from hpctrain.graph.split import split
 from hpctrain.parallel.scattered import Share, divide, node_ranks
@@ -183,12 +183,13 @@ def _divided(
             needs.get(value, set()).add(where)
     outputs = [(v, min(made.get(v, (rest,)))) for v in front.outputs]
     asked = [(v, where) for v in saved for where in sorted(needs[v])]
-    forward = divide(front, fronts, home, [*outputs, *asked], rank)
+    names = _names(traced, joint)
+    forward = divide(front, fronts, home, [*outputs, *asked], rank, names)
     backward, gradients = None, dict(zip(traced.wanted, back.outputs, strict=True))
     if traced.wanted:
         near = {v: needs[v] for v in saved if v in made}
         aims = list(zip(back.outputs, targets, strict=True))
-        backward = divide(back, backs, {**home, **near}, aims, rank)
+        backward = divide(back, backs, {**home, **near}, aims, rank, names)
     cotangents = back.inputs[len(back.inputs) - len(traced.heads) :] if traced.heads else ()
     return Passes(
         traced.inputs,
@@ -199,6 +200,16 @@ def _divided(
         dict(zip(traced.heads, cotangents, strict=True)),
         gradients,
     )
+
+
+def _names(traced: _Traced, joint: Graph) -> dict[int, str]:
+    """Return what a user calls the values, as far as there are words for them."""
+    found = {value: name for name, value in {**traced.inputs, **traced.leaves}.items()}
+    for node in joint.nodes:
+        name = str(node.mark(NAME) or node.row.name)
+        whole = f"gradient at {name}" if BACKWARD in node.marks else name
+        found.update(dict.fromkeys(node.outputs, whole))
+    return found
 
 
 def _hollow(spec: Spec, device: Device) -> Tensor:

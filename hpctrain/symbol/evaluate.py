@@ -16,7 +16,7 @@ from hpctrain.autograd import Spec, Tensor, pause
 from hpctrain.autograd.mode import interpreted_by
 from hpctrain.errors import ConfigError, HpctrainError, ShapeError
 from hpctrain.graph.capture import Capture, as_tuple
-from hpctrain.graph.marks import GROUP, marked
+from hpctrain.graph.marks import GROUP, NAME, marked
 from hpctrain.ops.mxnet_row import SHAPE, Shape
 from hpctrain.symbol.node import Entry, Node, auxiliary, in_order
 
@@ -84,7 +84,8 @@ def _apply(
         if "shape" in attrs:
             attrs["shape"] = tuple(n or length for n in attrs["shape"])
     group = node.texts.get("__ctx_group__")
-    with _telling(node, inputs), nullcontext() if group is None else marked(**{GROUP: group}):
+    marks = nullcontext() if group is None else marked(**{GROUP: group, NAME: node.name})
+    with _telling(node, inputs), marks:
         results = node.operator.function(*inputs, **attrs)
     return as_tuple(results)
 

@@ -9,6 +9,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,8 @@ class Loops(ABC):
         begin_epoch: int = 0,
         num_epoch: int | None = None,
         validation_metric: Any = None,
+        stall_s: float = 60.0,
+        abort_s: float = 0.0,
     ) -> None:
         """Train for ``num_epoch - begin_epoch`` epochs.
 
@@ -126,6 +129,9 @@ class Loops(ABC):
             See ``init_params``.
         force_rebind : bool
         begin_epoch, num_epoch : int
+        stall_s, abort_s : float, s
+            Where groups are on ranks: when to say which rank keeps others waiting, and with
+            what, and when to end all; 0: never.
         """
         assert num_epoch is not None, "fit: give num_epoch"
         self.bind(train_data.provide_data, train_data.provide_label, force_rebind=force_rebind)
@@ -136,27 +142,29 @@ class Loops(ABC):
         self.init_optimizer(kvstore, optimizer, optimizer_params)
         metric = _metric_set(eval_metric)
         validation = metric if validation_metric is None else _metric_set(validation_metric)
-        for epoch in range(begin_epoch, num_epoch):
-            start = time.perf_counter()
-            totals = self._train(train_data, metric, epoch, batch_end_callback)
-            for name, value in self._exact(metric, totals):
-                _LOG.info("Epoch[%d] Train-%s=%f", epoch, name, value)
-            _LOG.info("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - start)
-            self.end_epoch()
-            callbacks = _listed(epoch_end_callback)
-            # Parameters of other ranks come from all of them, whoever has asked.
-            asked = bool(callbacks) if self._places is None else self._places.any(callbacks)
-            params = self.get_params() if asked else ()
-            for callback in callbacks:
-                callback(epoch, self.symbol, *params)
-            if eval_data is not None:
-                found = self.score(
-                    eval_data, validation, batch_end_callback=eval_batch_end_callback,
-                    score_end_callback=eval_end_callback, epoch=epoch,
-                )  # fmt: skip
-                for name, value in found:
-                    _LOG.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
-            train_data.reset()
+        places = self._places
+        with nullcontext() if places is None else places.watched(stall_s, abort_s):
+            for epoch in range(begin_epoch, num_epoch):
+                start = time.perf_counter()
+                totals = self._train(train_data, metric, epoch, batch_end_callback)
+                for name, value in self._exact(metric, totals):
+                    _LOG.info("Epoch[%d] Train-%s=%f", epoch, name, value)
+                _LOG.info("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - start)
+                self.end_epoch()
+                callbacks = _listed(epoch_end_callback)
+                # Parameters of other ranks come from all of them, whoever has asked.
+                asked = bool(callbacks) if self._places is None else self._places.any(callbacks)
+                params = self.get_params() if asked else ()
+                for callback in callbacks:
+                    callback(epoch, self.symbol, *params)
+                if eval_data is not None:
+                    found = self.score(
+                        eval_data, validation, batch_end_callback=eval_batch_end_callback,
+                        score_end_callback=eval_end_callback, epoch=epoch,
+                    )  # fmt: skip
+                    for name, value in found:
+                        _LOG.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
+                train_data.reset()
 
     def _train(
         self, data: DataIter, metric: MetricSet, epoch: int, callbacks: Callbacks

@@ -5,7 +5,8 @@ Module(symbol, group2ctx={"embed": 0, "decode": 1})
 Module(symbol, group2ctx={"embed": [0, 2], "decode": [1, 3]})    # two copies
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from hpctrain.autograd import Spec
 from hpctrain.backend import Device, module_of, to_host
 from hpctrain.comm.agree import agree
 from hpctrain.comm.group import Group
+from hpctrain.comm.progress import Log
 from hpctrain.errors import ConfigError
 from hpctrain.io.sampler import part
 from hpctrain.parallel.keyed import buckets
-from hpctrain.parallel.kvstore import everyone
+from hpctrain.parallel.kvstore import everyone, watch
 from hpctrain.parallel.scattered_run import Wire
 from hpctrain.symbol import Symbol
 from hpctrain.symbol.placing import groups_of
@@ -36,6 +38,8 @@ class Places:
         By group: its rank in each copy of the model.
     group : Group
         All ranks.
+    watches : bool
+        Whether it is that of `everyone`, so that stalls can be reported.
 
     Attributes
     ----------
@@ -49,7 +53,9 @@ class Places:
         Which copy this rank has a part of.
     """
 
-    def __init__(self, columns: Mapping[str, Sequence[int]], group: Group) -> None:
+    def __init__(
+        self, columns: Mapping[str, Sequence[int]], group: Group, watches: bool = False
+    ) -> None:
         found = list(dict.fromkeys(tuple(ranks) for ranks in columns.values()))
         self.by_group = {name: found.index(tuple(ranks)) for name, ranks in columns.items()}
         self.copies, self.rest = len(found[0]), 0
@@ -60,6 +66,7 @@ class Places:
         mine = [c for c in range(self.copies) for ranks in found if ranks[c] == group.rank]
         self.copy = mine[0] if mine else None
         self._joined: tuple[Wire, Group | None] | None = None
+        self._watches, self._log = watches, Log()
 
     @property
     def ranks(self) -> list[int]:
@@ -93,6 +100,28 @@ class Places:
         assert self._joined is not None, "join comes first"
         return self._joined[0]
 
+    @contextmanager
+    def watched(self, stall_s: float, abort_s: float) -> Iterator[None]:
+        """Report who keeps others waiting while the block runs; collective, after `join`.
+
+        Parameters
+        ----------
+        stall_s, abort_s : float, s
+            See `hpctrain.comm.stall.Watch`.
+        """
+        if not self._watches:
+            yield
+            return
+        assert self._joined is not None, "join comes first"
+        watching, sums = watch(stall_s, abort_s), self._joined[1]
+        self.wire.watch(watching.logs)
+        if sums is not None:
+            self._log = watching.logs.among(sums, "sum over copies")
+        with watching:
+            yield
+        self.wire.watch(None)
+        self._log = Log()
+
     def any(self, here: object) -> bool:
         """Return whether something is true on any rank; collective."""
         found = np.array([bool(here)], np.int64)
@@ -105,10 +134,12 @@ class Places:
         group = self._joined[1]
         if group is None:
             return
-        for bucket in buckets(arrays):
+        for number, bucket in enumerate(buckets(arrays)):
             xp = module_of(bucket[0])
             packed = xp.concatenate([array.reshape(-1) for array in bucket])
+            self._log.posted(number, self._log.sequence)
             group.allreduce(packed)
+            self._log.completed(number)
             start = 0
             for array in bucket:
                 array[...] = packed[start : start + array.size].reshape(array.shape)
@@ -164,7 +195,7 @@ def as_places(
     devices = [value for value in group2ctx.values() if isinstance(value, Device)]
     if len(devices) == len(group2ctx) and all(d.kind == "cpu" for d in devices):
         return None
-    group = everyone() if group is None else group
+    watches, group = group is None, everyone() if group is None else group
     columns = {name: _ranks(name, value, group.size) for name, value in group2ctx.items()}
     first = next(iter(columns))
     for name, ranks in columns.items():
@@ -174,7 +205,7 @@ def as_places(
                 f"for {first!r}, needed as many for each, one for each copy"
             )
     _check_apart(columns)
-    return Places(columns, group)
+    return Places(columns, group, watches)
 
 
 def _ranks(name: str, value: Any, size: int) -> list[int]:

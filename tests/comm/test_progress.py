@@ -3,7 +3,9 @@ import sys
 import time
 
 import pytest
+from mpi4py import MPI
 
+from hpctrain.comm.group import Group
 from hpctrain.comm.progress import (
     CONTROL,
     GRADIENT,
@@ -108,4 +110,19 @@ def test_a_place_names_the_function_that_waits_and_no_library(tmp_path):
 def test_a_thread_outside_collectives_is_in_none():
     assert collective(sys._getframe()) == ""
     assert collective(None) == ""
-    assert place(None) == "unknown"
+
+
+def test_collectives_of_other_groups_do_not_count_where_one_is_named(monkeypatch):
+    found = []
+    with Group(MPI.COMM_SELF.Dup()) as group, Group(MPI.COMM_SELF.Dup()) as other:
+
+        def look(*_):
+            frame = sys._getframe()
+            found.extend(collective(frame, each) for each in (None, group, other))
+
+        monkeypatch.setattr(group, "_agree", look)
+        group.size = 2
+        group.barrier()
+
+    assert found[0].startswith("barrier at ")
+    assert found[1:] == [found[0], ""]

@@ -67,6 +67,17 @@ def test_a_value_travels_once_to_each_rank():
     )
 
 
+def test_messages_have_the_names_of_their_values():
+    graph = capture(there_and_back, [Spec((2, 3), np.dtype("f4"))])
+    ranks = node_ranks(graph, {"0": 0, "1": 1}, {}, 0)
+    exp = graph.nodes[0].outputs[0]
+
+    first = divide(graph, ranks, {}, [(graph.outputs[0], 0)], 0, {exp: "embed"})
+
+    assert [mail.name for leg in first.legs for mail in leg.sends] == ["embed"]
+    assert [mail.name for mail in first.received] == [""]
+
+
 def test_views_are_made_where_they_are_read():
     def function(x):
         with on(0):
