@@ -31,6 +31,7 @@ int dnnl_memory_destroy(void *memory);
 int dnnl_primitive_attr_create(void **attr);
 int dnnl_primitive_attr_set_scratchpad_mode(void *attr, int mode);
 int dnnl_primitive_attr_set_post_ops(void *attr, const void *chain);
+int dnnl_primitive_attr_set_scales_mask(void *attr, int arg, int mask);
 int dnnl_primitive_attr_destroy(void *attr);
 int dnnl_post_ops_create(void **chain);
 int dnnl_post_ops_append_sum(void *chain, float scale, int32_t zero_point, int dtype);

@@ -5,7 +5,7 @@ causality leaves; no more scores are there at once than those of a block of all 
 block does is bound with all addresses, so a call costs a few tenths of a microsecond.
 
 Measured on an Emerald Rapids core, 8 sequences of 128, 4 heads of 64, causal, ms, forward and
-gradient: NumPy's kernels 3.1 and 5.4; this 1.7 and 3.0; this with a call for each head 1.8 and
+gradient: NumPy's kernels 3.1 and 5.4; this 1.7 and 2.9; with a call for each head 1.8 and
 3.4. The mask cannot be a function after the product: version 3.2 refuses to run that.
 
 Dimension key: B sequences, H heads, T steps, D width of a head.
@@ -23,8 +23,8 @@ from hpctrain.ops.dnnl_program import Builder
 __all__ = ["Attention", "Block", "attention_grad_program", "attention_program", "columns"]
 
 _SRC, _DST, _WEIGHTS, _SECOND, _DIFF_SRC, _DIFF_DST = 1, 17, 33, 2, 129, 145
-_TRAINING, _INFERENCE = 64, 96
-_LINEAR, _EXP, _ADD, _SUBTRACT = 0x26, 0x2A, 0x1FFF0, 0x1FFF5
+_TRAINING, _INFERENCE, _FACTOR = 64, 96, 4096
+_EXP, _ADD, _SUBTRACT = 0x2A, 0x1FFF0, 0x1FFF5
 _SOFTMAX, _LOG_SOFTMAX = 0x30000, 0x30001
 _ROWS = 64  # queries of a block
 _MASKS = 1 << 21  # most elements of what hides keys
@@ -121,14 +121,16 @@ class Attention:
         create = library.lib.dnnl_matmul_primitive_desc_create
         return library.kernel(create, library.engine, a, b, library.ffi.NULL, out, attr=attr)
 
-    def scaled(self) -> Any:
-        """Return attributes of the product that makes scores."""
-        library, lib = self.library, self.library.lib
-        attr = library.attributes(False, None)
-        chain = library.make(lib.dnnl_post_ops_create, destroy=lib.dnnl_post_ops_destroy)
-        lib.dnnl_post_ops_append_eltwise(chain, _LINEAR, self.scale, 0.0)
-        lib.dnnl_primitive_attr_set_post_ops(attr, chain)
+    def scaled(self, adds: bool = False) -> Any:
+        """Return attributes of a product that is multiplied by the scale, at no cost."""
+        attr = self.library.attributes(adds, None)
+        self.library.lib.dnnl_primitive_attr_set_scales_mask(attr, _SRC, 0)
         return attr
+
+    def factor(self, build: Builder) -> tuple[int, int]:
+        """Add the scale; return it as an argument of such a product."""
+        one = self.library.layout((1,), (0,))
+        return _FACTOR | _SRC, build.constant(one, np.array([self.scale], np.float32))
 
     def rows_of_all(self, block: Block) -> Any:
         """Describe the scores of a block of all heads as rows."""
@@ -161,10 +163,10 @@ class Attention:
         width, (scores, rows) = 3 * self.heads * self.head, rooms
         q, k = self.form(block.rows, width), self.form(block.seen, width, flipped=True)
         run = build.kernel(self.product(q, k, self.scores(block), self.scaled()))
-        hide = self.hiding(build, block, rows)
+        hide, factor = self.hiding(build, block, rows), self.factor(build)
 
         def both(q: int, k: int) -> None:
-            run([(_SRC, q), (_WEIGHTS, k), (_DST, scores)])
+            run([(_SRC, q), (_WEIGHTS, k), (_DST, scores), factor])
             hide()
 
         return both
@@ -255,7 +257,7 @@ def _pull_block(it: Attention, build: Builder, block: Block, rooms: tuple[int, i
     p_flipped, ds_flipped = (build.part(room, it.scores(block, True), 0) for room in rooms)
     rows, pulled = (build.part(room, it.rows_of_all(block), 0) for room in rooms)
     score, kernels = it.scoring(build, block, (p, rows)), _pulling(it, build, block)
-    mine, seen = (block.start, block.stop), (0, block.seen)
+    mine, seen, factor = (block.start, block.stop), (0, block.seen), it.factor(build)
     for b in range(it.batch):
         score(it.view(build, q, b, mine), it.view(build, k, b, seen, flipped=True))
         kernels["softmax"]([(_SRC, rows), (_DST, rows)])
@@ -264,11 +266,10 @@ def _pull_block(it: Attention, build: Builder, block: Block, rooms: tuple[int, i
         to = it.view(build, dv, b, seen)
         kernels["dv"]([(_SRC, p_flipped), (_WEIGHTS, given), (_DST, to)])
         kernels["back"]([(_DST, rows), (_DIFF_DST, pulled), (_DIFF_SRC, pulled)])
-        kernels["scale"]([(_SRC, pulled), (_DST, pulled)])
         to = it.view(build, dq, b, mine)
-        kernels["dq"]([(_SRC, ds), (_WEIGHTS, it.view(build, k, b, seen)), (_DST, to)])
+        kernels["dq"]([(_SRC, ds), (_WEIGHTS, it.view(build, k, b, seen)), (_DST, to), factor])
         queries, to = it.view(build, q, b, mine), it.view(build, dk, b, seen)
-        kernels["dk"]([(_SRC, ds_flipped), (_WEIGHTS, queries), (_DST, to)])
+        kernels["dk"]([(_SRC, ds_flipped), (_WEIGHTS, queries), (_DST, to), factor])
 
 
 def _pulling(it: Attention, build: Builder, block: Block) -> dict[str, Any]:
@@ -279,7 +280,6 @@ def _pulling(it: Attention, build: Builder, block: Block) -> dict[str, Any]:
     keys = it.form(block.seen, 3 * width)
     values = it.form(block.seen, 3 * width, flipped=True)
     last = block.stop == it.steps
-    attr = library.attributes(not last, None)
     hint = it.softmax(block, _SOFTMAX)
     back = library.kernel(
         library.lib.dnnl_softmax_backward_primitive_desc_create,
@@ -288,10 +288,9 @@ def _pulling(it: Attention, build: Builder, block: Block) -> dict[str, Any]:
     made = {
         "softmax": hint,
         "dp": it.product(dy, values, scores),
-        "dv": it.product(flipped, dy, keys, attr),
+        "dv": it.product(flipped, dy, keys, library.attributes(not last, None)),
         "back": back,
-        "scale": it.function(rows, _LINEAR, it.scale),
-        "dq": it.product(scores, keys, wide),
-        "dk": it.product(flipped, wide, keys, attr),
+        "dq": it.product(scores, keys, wide, it.scaled()),
+        "dk": it.product(flipped, wide, keys, it.scaled(not last)),
     }
     return {name: build.kernel(one) for name, one in made.items()}

@@ -21,7 +21,7 @@ from hpctrain.ops.dnnl_program import Builder
 __all__ = ["narrow_attention_grad_program", "narrow_attention_program"]
 
 _SRC, _DST, _WEIGHTS, _SECOND, _DIFF_SRC, _DIFF_DST = 1, 17, 33, 2, 129, 145
-_EXP, _SUBTRACT = 0x2A, 0x1FFF5
+_LINEAR, _EXP, _SUBTRACT = 0x26, 0x2A, 0x1FFF5
 _SOFTMAX, _LOG_SOFTMAX = 0x30000, 0x30001
 _FLOAT = "float32"
 _BYTES = {NARROW: 2, _FLOAT: 4}
@@ -100,11 +100,20 @@ class _Narrow(Attention):
         )
         return lambda: run([(_SRC, source), (_DST, target)])
 
+    def linear(self) -> Any:
+        """Return attributes of a product that is multiplied by the scale after it."""
+        library, lib = self.library, self.library.lib
+        attr = library.attributes(False, None)
+        chain = library.make(lib.dnnl_post_ops_create, destroy=lib.dnnl_post_ops_destroy)
+        lib.dnnl_post_ops_append_eltwise(chain, _LINEAR, self.scale, 0.0)
+        lib.dnnl_primitive_attr_set_post_ops(attr, chain)
+        return attr
+
     def multiplying(
         self, build: Builder, a: Any, b: Any, out: Any, scaled: bool = False
     ) -> Callable[[], None]:
         """Add a product; each factor and the result are (room, layout)."""
-        made = self.product(a[1], b[1], out[1], self.scaled() if scaled else None)
+        made = self.product(a[1], b[1], out[1], self.linear() if scaled else None)
         run = build.kernel(made)
         args = [
             (number, build.part(room, layout, 0))
