@@ -26,6 +26,12 @@ class ShapeError(HpctrainError, ValueError):
     """Array shapes or dtypes do not fit the operation."""
 
 
+class RangeError(ShapeError):
+    """An index is beyond the array that it points into, such as a label beyond the classes."""
+
+    exit_code = 2
+
+
 class CheckpointError(HpctrainError, RuntimeError):
     """A checkpoint is incomplete, damaged or belongs to another run."""
 

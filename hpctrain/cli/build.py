@@ -15,7 +15,7 @@ from hpctrain.comm.progress import Log
 from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import Engine
-from hpctrain.errors import ConfigError, HpctrainError
+from hpctrain.errors import ConfigError, DataError, HpctrainError
 from hpctrain.graph.budget import Memory
 from hpctrain.graph.native import fuses
 from hpctrain.io import Loader, Plan, RandomShift, Records, open_records, refuse
@@ -64,16 +64,19 @@ def open_data(config: Config, world: World, verify: bool = True) -> Data:
     Raises
     ------
     DataError
-        On all ranks, naming every damaged file.
+        On all ranks, naming every damaged file, or a path without any record.
     """
 
     def opened(path: str) -> Records:
-        return open_records(
+        records = open_records(
             path,
             inputs=config.data.inputs,
             targets=config.data.targets,
             cache_bytes=config.data.cache_mib * MIB,
         )
+        if not records.n:
+            raise DataError(f"{path}: got no records, needed at least 1; check the data path")
+        return records
 
     data = agreed(
         world.control, lambda: Data(opened(config.data.train), opened(config.data.test))

@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from hpctrain import errors
 from hpctrain.comm.group import Group
-from hpctrain.comm.last_words import drain, text_of
+from hpctrain.comm.last_words import drain, plain, text_of
 from hpctrain.comm.lasting import lasting
 from hpctrain.comm.request import call
 from hpctrain.errors import CommError, HpctrainError, LostRankError
@@ -184,6 +184,7 @@ class Guard:
         thread : str
             The thread that raised it, if it is not the main one.
         """
+        error = plain(error)
         code = exit_code(error)
         if isinstance(error, LostRankError):
             time.sleep(MODEST_S * min(self._comm.Get_rank(), 4))  # many see it: one speaks

@@ -10,9 +10,9 @@ import termios
 import time
 import traceback
 
-from hpctrain.errors import HpctrainError
+from hpctrain.errors import EngineError, HpctrainError
 
-__all__ = ["drain", "text_of"]
+__all__ = ["drain", "plain", "text_of"]
 
 DRAIN_S = 1.0
 """How long a rank that ends all waits for the launcher to read what it wrote."""
@@ -33,6 +33,15 @@ def drain() -> None:
                 time.sleep(0.02)
                 fcntl.ioctl(descriptor, termios.FIONREAD, left)
     time.sleep(0.1)  # and passes it on
+
+
+def plain(error: BaseException) -> BaseException:
+    """Return what made a task fail, if that is an error for which a sentence is enough."""
+    cause: BaseException | None = error
+    while isinstance(cause, EngineError):
+        cause = cause.__cause__
+    told = isinstance(cause, HpctrainError) and cause.exit_code != 1
+    return cause if cause is not None and told else error
 
 
 def text_of(error: BaseException, prefix: str, thread: str) -> str:

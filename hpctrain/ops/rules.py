@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Spec, Tensor, apply, as_tensor
-from hpctrain.errors import ShapeError
+from hpctrain.errors import RangeError, ShapeError
 
 __all__ = [
     "axes_of", "axis_of", "broadcast_shapes", "check_ids", "differentiable", "fit",
@@ -86,4 +86,7 @@ def check_ids(xp: Any, where: str, ids: Any, limit: int) -> None:
     """Raise if an index is out of range; not on a GPU, where looking would block."""
     if xp is np and ids.size and (ids.min() < 0 or ids.max() >= limit):
         bad = ids[(ids < 0) | (ids >= limit)].flat[0]
-        raise ShapeError(f"{where}: got index {bad}, needed 0 to {limit - 1}")
+        raise RangeError(
+            f"{where}: got index {bad}, needed 0 to {limit - 1}; correct the data, or widen "
+            "the model"
+        )

@@ -3,6 +3,8 @@
 import re
 import shutil
 
+import h5py
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.serial, pytest.mark.slow]
@@ -26,6 +28,13 @@ def flipped(data, folder):
     content[len(content) // 2] ^= 4
     shard.write_bytes(content)
     return {"data.train": folder / "flipped/train"}, "shard-00001.h5"
+
+
+def empty(data, folder):
+    with h5py.File(folder / "empty.h5", "w") as file:
+        file["x"], file["y"] = np.zeros((0, 64), "f4"), np.zeros(0, "i4")
+    settings = {"data.train": folder / "empty.h5", "data.inputs": "x", "data.targets": "y"}
+    return settings, "empty.h5: got no records"
 
 
 def wrong_type(data, folder):
@@ -76,7 +85,7 @@ def nothing_to_synchronise(data, folder):
 # agree on a sentence, which is said once.
 CASES = [
     *((case, 1) for case in (
-        missing, small_batch, unknown_model, no_function, wrong_argument,
+        missing, empty, small_batch, unknown_model, no_function, wrong_argument,
         nothing_to_synchronise,
     )),
     *((case, 2) for case in (

@@ -7,7 +7,16 @@ import psutil
 import pytest
 
 from hpctrain.comm.guard import agreed, exit_code
-from hpctrain.errors import CheckpointError, CommError, ConfigError, DataError
+from hpctrain.comm.last_words import plain
+from hpctrain.errors import (
+    CheckpointError,
+    CommError,
+    ConfigError,
+    DataError,
+    EngineError,
+    RangeError,
+    ShapeError,
+)
 
 serial = pytest.mark.serial
 slow = pytest.mark.slow
@@ -266,3 +275,13 @@ def test_errors_have_their_exit_codes():
     errors = [ConfigError(), CommError(), ValueError(), KeyboardInterrupt()]
 
     assert [exit_code(error) for error in errors] == [2, 1, 1, 130]
+
+
+@serial
+@pytest.mark.parametrize(("cause", "enough"), [(RangeError, True), (ShapeError, False)])
+def test_a_task_that_bad_data_fails_needs_no_trace(cause, enough):
+    outer = EngineError("task: got index 9")
+    outer.__cause__ = cause("got index 9")
+
+    assert plain(outer) is (outer.__cause__ if enough else outer)
+    assert plain(KeyError("x")).args == ("x",)
