@@ -93,10 +93,12 @@ def test_a_run_in_stages_gives_the_numbers_of_one_rank(train, tmp_path, referenc
 
 
 def test_a_checkpoint_goes_on_on_another_mesh(train, tmp_path, reference, alone):
-    """One rank, then two replicas of two stages, then four stages."""
+    """One rank, then D4, D2 x S2, S4 and T2 x D2."""
     steps = [
-        {"run.name": "second", "run.max_steps": 14, "parallel.pipeline": 2},
-        {"run.name": "third", "parallel.pipeline": 4},
+        {"run.name": "second", "run.max_steps": 10},
+        {"run.name": "third", "run.max_steps": 14, "parallel.pipeline": 2},
+        {"run.name": "fourth", "run.max_steps": 18, "parallel.pipeline": 4},
+        {"run.name": "fifth", "parallel.tensor": 2},
     ]
     origin = alone["folder"] / "runs/mnist/checkpoints/step-00000007"
     for settings in steps:
@@ -104,7 +106,7 @@ def test_a_checkpoint_goes_on_on_another_mesh(train, tmp_path, reference, alone)
         assert (ended.code, ended.err) == (0, "")
         origin = tmp_path / "runs" / settings["run.name"]
 
-    compare(last(tmp_path, "third")[0], reference[0])
+    compare(last(tmp_path, "fifth")[0], reference[0])
 
 
 OWING = {"device.precision": "float32", "exchange.wire": "2bit", "exchange.threshold": 0.001}
