@@ -146,8 +146,8 @@ EXACT = tuple(name for name in PASSES if name not in ("expand", "fuse", "finish"
 def optimise(graph: Graph, names: Iterable[str] = EXACT) -> Graph:
     """Run the named passes in order, verifying the graph before, between and after.
 
-    The passes of `EXACT` leave every bit as in eager execution. `FUSED` adds ``expand``, ``fuse``
-    and ``finish``, after which results are the same within rounding.
+    The passes of `EXACT` leave every bit as in eager execution. `FUSED` adds ``expand``,
+    ``fuse`` and ``finish``, after which results are the same within rounding.
     """
     verify(graph)
     for name in names:
