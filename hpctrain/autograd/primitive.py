@@ -133,6 +133,9 @@ class Primitive:
         attributes, each of which takes what the one before has made and, if it is binary, one
         more input. ``specs`` are those of all inputs; the row takes ``after`` as an attribute.
         None if there is no such row for these, or it would not pay.
+    loops : bool
+        Whether ``kernel`` takes one more argument, ``loop``, with which it compiles what it
+        does element by element in each of many steps: see `hpctrain.graph.inner`.
     signs : tuple of int
         Inputs of which nothing but the sign matters: rounded ones do as well.
     onto : bool
@@ -161,6 +164,7 @@ class Primitive:
     part: Callable[..., Sequence[Any] | None] | None = None
     narrow: Callable[..., Sequence[int]] | None = None
     then: Callable[..., "Primitive | None"] | None = None
+    loops: bool = False
     signs: tuple[int, ...] = ()
     onto: bool = False
 

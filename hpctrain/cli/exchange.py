@@ -116,9 +116,9 @@ def settled(traffic: Traffic, world: World, cores: float, replicas: int = 0) -> 
 
     Slices are larger on one host, where each costs a fixed time and none queues for a link. A
     rank that has no one to sum with (one of ``replicas``, all ranks if 0) takes one, which
-    saves up to a thirtieth of a step. A communication thread blocks inside MPI, which spins, where it
-    has a core for itself: that is tried. All ranks go by the fewest cores of any, for they have
-    to find one order of exchange.
+    saves up to a thirtieth of a step. A communication thread blocks inside MPI, which spins,
+    where it has a core for itself: that is tried. All ranks go by the fewest cores of any, for
+    they have to find one order of exchange.
     """
     several, alone = world.local_size < world.size, (replicas or world.size) == 1
     # What servers code is short on the wire: there, too, a slice costs a fixed time above all.

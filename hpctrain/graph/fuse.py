@@ -1,4 +1,7 @@
-"""The pass that fuses: neighbouring element-wise operations and sums become one node."""
+"""The pass that fuses: neighbouring element-wise operations and sums become one node.
+
+What other kernels do element by element in loops of their own is compiled, too.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,6 +9,7 @@ from dataclasses import replace
 from hpctrain.autograd.element import Element, cast, in_order, source
 from hpctrain.graph.fused import fused_row
 from hpctrain.graph.groups import Entry, group
+from hpctrain.graph.inner import with_loops
 from hpctrain.graph.ir import Graph, Node
 from hpctrain.graph.layout import Layout, contiguous, layouts
 from hpctrain.graph.work import Fused, Input, Result
@@ -48,6 +52,7 @@ def fuse(graph: Graph, compiled: bool = True) -> Graph:
                 continue
         else:
             node = graph.nodes[entry.nodes[0]]
+            node = with_loops(node) if compiled else node
             if not needed.intersection(node.outputs):
                 continue  # a view that all its readers see through
         nodes.append(node)

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpctrain.autograd import Spec
 from hpctrain.autograd.narrow import NARROW
+from hpctrain.ops.cells import Loop, lstm_back, lstm_cell, stepped, still, usable
 from hpctrain.ops.dnnl_steps import Piece, StepProduct, half_angles, plain_factors, whole
 from hpctrain.ops.linalg import rows_by_weight, rows_by_weight_scratch
 
@@ -73,10 +74,9 @@ def lstm_scratch(specs: Sequence[Spec]) -> list[Spec]:
     return [h0, product, row, row, *input_scratch(x, w_x), *made]
 
 
-def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
+def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any, loop: Loop | None = None) -> None:
     """Write y, h_n, c_n, gates (after their functions) and cells from the six inputs."""
     (x, h, c, w_x, w_h, bias), (y, h_n, c_n, gates, cells) = ins, outs
-    state = scratch[0]
     flat = gates.reshape(x.shape[0] * x.shape[1], w_x.shape[0])
     rows_by_weight(xp, x.reshape(flat.shape[0], x.shape[2]), w_x, flat, scratch[4:])
     for product in (GATES, NARROW_GATES):
@@ -86,17 +86,27 @@ def lstm_forward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     else:
         step = _gate_step(xp, w_h, bias, scratch)
     h = xp.ascontiguousarray(h)
+    if (loop := usable(loop, xp, gates.dtype)) is not None:
+        cell = stepped(loop, lstm_cell, quarters(gates), (c, cells), (cells, y))
+    else:
+        cell = functools.partial(_cell, xp, (gates, c), (cells, y), scratch[0])
     for t in range(x.shape[0]):
-        now, cell = gates[t], cells[t]
-        step(h, now)
-        i, f, g, o = quarters(now)
-        xp.multiply(f, c, out=cell)
-        xp.multiply(i, g, out=state)
-        xp.add(cell, state, out=cell)
-        xp.tanh(cell, out=state)
-        h, c = xp.multiply(o, state, out=y[t]), cell
+        step(h, gates[t])
+        cell(t)
+        h, c = y[t], cells[t]
     h_n[...] = h
     c_n[...] = c
+
+
+def _cell(xp: Any, given: Any, made: Any, state: Any, t: int) -> None:
+    """Write cell and state of step t."""
+    (gates, first), (cells, y) = given, made
+    i, f, g, o = quarters(gates[t])
+    cell = xp.multiply(f, cells[t - 1] if t else first, out=cells[t])
+    xp.multiply(i, g, out=state)
+    xp.add(cell, state, out=cell)
+    xp.tanh(cell, out=state)
+    xp.multiply(o, state, out=y[t])
 
 
 def _gate_step(xp: Any, w_h: Any, bias: Any, scratch: Any) -> Callable[..., None]:
@@ -141,7 +151,7 @@ def back_step(xp: Any, rows: int, w_h: Any, scratch: Any) -> Callable[..., None]
     return functools.partial(_back_product, xp, *plain_factors(w_h))
 
 
-def lstm_backward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
+def lstm_backward(xp: Any, ins: Any, outs: Any, scratch: Any, loop: Loop | None = None) -> None:
     """Write the gradients of the gates before their functions, dh0 and dc0.
 
     ``ins`` are the cotangents of y, h_n, c_n, then c0, w_h, gates, cells; the gradients may
@@ -150,12 +160,25 @@ def lstm_backward(xp: Any, ins: Any, outs: Any, scratch: Any) -> None:
     (dy, dh_n, dc_n, c0, w_h, gates, cells), (dgates, dh, dc) = ins, outs
     dh[...] = dh_n
     dc[...] = dc_n
-    step = back_step(xp, dh.shape[0], w_h, scratch[-1])
-    for t in range(dy.shape[0] - 1, -1, -1):
-        xp.add(dh, dy[t], out=dh)
-        before = cells[t - 1] if t else c0
-        _step_back(xp, (gates[t], cells[t], before), (dh, dc, dgates[t]), scratch[:3])
+    step, steps = back_step(xp, dh.shape[0], w_h, scratch[-1]), dy.shape[0]
+    if (loop := usable(loop, xp, gates.dtype)) is not None:
+        now = *quarters(gates), cells, still(dh, steps), dy, still(dc, steps)
+        made = *quarters(dgates), still(dc, steps)
+        back = stepped(loop, lstm_back, now, (c0, cells), made)
+    else:
+        given = (gates, cells, c0), (dh, dc, dgates), dy
+        back = functools.partial(_cell_back, xp, *given, scratch[:3])
+    for t in range(steps - 1, -1, -1):
+        back(t)
         step(dgates[t], dh)
+
+
+def _cell_back(xp: Any, given: Any, gradients: Any, dy: Any, scratch: Any, t: int) -> None:
+    """Turn dh and dc of step t into the gradients of its gates and of the cell before."""
+    (gates, cells, c0), (dh, dc, dgates) = given, gradients
+    xp.add(dh, dy[t], out=dh)
+    before = cells[t - 1] if t else c0
+    _step_back(xp, (gates[t], cells[t], before), (dh, dc, dgates[t]), scratch)
 
 
 def _back_product(xp: Any, w_h: Any, rounded: Any, dgates: Any, dh: Any) -> None:
@@ -163,9 +186,9 @@ def _back_product(xp: Any, w_h: Any, rounded: Any, dgates: Any, dh: Any) -> None
 
 
 def quarters(gates: Any) -> list[Any]:
-    """View (B, 4 H) as four (B, H)."""
-    width = gates.shape[1] // 4
-    return [gates[:, i * width : (i + 1) * width] for i in range(4)]
+    """View (..., 4 H) as four (..., H)."""
+    width = gates.shape[-1] // 4
+    return [gates[..., i * width : (i + 1) * width] for i in range(4)]
 
 
 def thin_product(xp: Any, a: Any, weight: Any, out: Any) -> None:

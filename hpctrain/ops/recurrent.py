@@ -211,15 +211,19 @@ def _narrow(
 
 register(Primitive("lstm", "recurrent", _lstm_infer, lstm_forward, _lstm_vjp,
                    scratch=lstm_scratch,
+                   loops=True,
                    narrow=_narrow(lstm_kernel.NARROW_GATES, 1, (0, 3, 4))))  # fmt: skip
 register(Primitive("lstm_grad", "recurrent", _lstm_grad_infer, lstm_backward,
                    scratch=lambda s: lstm_backward_scratch(s[1], s[4]),
                    inplace=((5, 0),),
+                   loops=True,
                    narrow=_narrow(lstm_kernel.NARROW_BACK, 1, (4,))))  # fmt: skip
 register(Primitive("gru", "recurrent", _gru_infer, gru_forward, _gru_vjp,
                    scratch=gru_scratch,
+                   loops=True,
                    narrow=_narrow(gru_kernel.NARROW_GATES, 1, (0, 2, 3))))  # fmt: skip
 register(Primitive("gru_grad", "recurrent", _gru_grad_infer, gru_backward,
                    scratch=lambda s: gru_backward_scratch(s[2], s[3]),
                    inplace=((5, 0),),
+                   loops=True,
                    narrow=_narrow(lstm_kernel.NARROW_BACK, 2, (3,))))  # fmt: skip
