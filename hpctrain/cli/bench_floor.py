@@ -24,7 +24,7 @@ from hpctrain.graph.ir import Node
 from hpctrain.graph.native import fuses
 from hpctrain.graph.plan import Plan
 from hpctrain.ops import dnnl
-from hpctrain.parallel.program import Objective, training_plan
+from hpctrain.parallel.program import Objective, StepDefinition, training_plan
 
 __all__ = ["Floor", "floor", "products"]
 
@@ -78,8 +78,8 @@ def _plan(name: str) -> tuple[Plan, int]:
     inputs, labels = ((Spec.of(a),) for a in work.make(np.random.default_rng(0)))
     goal = Objective(work.net, work.loss)
     fuse = fuses("auto")
-    plan = training_plan(goal, (inputs, labels), leaves, trained, backend.CPU, fuse=fuse)
-    return plan, sum(t.spec.nbytes for t in trained)
+    step = StepDefinition(goal, (inputs, labels), leaves, trained, fuse=fuse)
+    return training_plan(step), sum(t.spec.nbytes for t in trained)
 
 
 def _multiplied(node: Node, ins: list[Spec], outs: list[Spec]) -> float | None:

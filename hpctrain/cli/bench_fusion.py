@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 from time import perf_counter, thread_time
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from hpctrain.cli.threads import limit_threads
 from hpctrain.comm.world import start
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.fused import prepare
-from hpctrain.parallel.program import Objective, training_plan
+from hpctrain.parallel.program import Objective, StepDefinition, training_plan
 
 __all__ = ["fusion"]
 
@@ -64,9 +65,10 @@ def compare(name: str, steps: int) -> dict[str, Any]:
     specs = tuple((Spec.of(a),) for a in given)
     weight = np.array(1 / work.batch, np.float32)
     arrays = [backend.to_device(a, device) for a in (*given, weight)]
+    step = StepDefinition(goal, (specs[0], specs[1]), leaves, trained, device)
     runs, nodes, kernels = [], [], None
     for fuse in (False, True):
-        plan = training_plan(goal, (specs[0], specs[1]), leaves, trained, device, fuse=fuse)
+        plan = training_plan(replace(step, fuse=fuse))
         kernels = prepare(plan.graph)
         nodes.append(len(plan.graph.nodes))
         outputs = [plan.graph.specs[v] for v in plan.graph.outputs]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -16,7 +17,7 @@ from hpctrain.graph.budget import Memory
 from hpctrain.graph.execute import Executor
 from hpctrain.graph.marks import AGAIN
 from hpctrain.graph.plan import Plan
-from hpctrain.parallel.program import Objective, training_plan
+from hpctrain.parallel.program import Objective, StepDefinition, training_plan
 
 __all__ = ["compare", "recompute"]
 
@@ -72,9 +73,9 @@ def compare(layers: int, width: int, batch: int, steps: int) -> dict[str, Any]:
     specs = tuple((Spec.of(a),) for a in given)
     arrays = [backend.to_device(a, device) for a in (*given, np.array(1 / batch, "f4"))]
     begun = perf_counter()
+    step = StepDefinition(goal, (specs[0], specs[1]), leaves, leaves, device)
     full, less = plans = [
-        training_plan(goal, (specs[0], specs[1]), leaves, leaves, device, Memory(kind))
-        for kind in ("off", "sqrt")
+        training_plan(replace(step, memory=Memory(kind))) for kind in ("off", "sqrt")
     ]
     planned = perf_counter() - begun
     runs = [_bound(plan, [t.value for t in leaves], arrays, device) for plan in plans]

@@ -21,6 +21,7 @@ from hpctrain.io.sampler import part
 from hpctrain.parallel.pieces import of_samples
 from hpctrain.parallel.program import (
     Objective,
+    StepDefinition,
     count_correct,
     evaluation_graph,
     evaluation_plan,
@@ -71,22 +72,21 @@ class Subject:
         found = self.net.collect_params().items()
         return {n: p.data() for n, p in found if p.grad_req != "null"}
 
+    def step(self) -> StepDefinition:
+        """Return what a step is planned from."""
+        leaves, wanted = list(self.leaves().values()), list(self.wanted().values())
+        return StepDefinition(self.objective, self.specs, leaves, wanted, memory=self.memory)
+
     def graph(self, training: bool) -> Graph:
         """Capture a step of training, or of evaluation; leaves have their structural names."""
-        leaves = self.leaves()
-        tensors = list(leaves.values())
-        if training:
-            wanted = list(self.wanted().values())
-            graph = training_graph(self.objective, self.specs, tensors, wanted)
-        else:
-            graph = evaluation_graph(self.objective, self.specs, tensors)
-        names = dict(zip(graph.leaves, leaves, strict=True))
+        graph = (training_graph if training else evaluation_graph)(self.step())
+        names = dict(zip(graph.leaves, self.leaves(), strict=True))
         return replace(graph, names={**graph.names, **names})
 
     def inference(self, samples: int) -> ArenaPlan:
         """Plan the evaluation of that many samples."""
         inputs, targets = (of_samples(s, samples, self.batch_axis) for s in self.specs)
-        return evaluation_plan(self.objective, (inputs, targets), list(self.leaves().values()))
+        return evaluation_plan(replace(self.step(), specs=(inputs, targets)))
 
 
 def of_model(name: str, batch: int = 0, small: bool = False) -> Subject:

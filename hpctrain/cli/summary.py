@@ -168,10 +168,7 @@ def _work(subject: Subject) -> dict[str, str]:
 
 
 def _memory(subject: Subject) -> dict[str, str]:
-    leaves, wanted = list(subject.leaves().values()), list(subject.wanted().values())
-    training = training_plan(
-        subject.objective, subject.specs, leaves, wanted, memory=subject.memory
-    )
+    training = training_plan(subject.step())
     flat = flat_bytes(subject)
     arrays = len(subject.optimizer.state_names)
     batch = sum(s.nbytes for specs in subject.specs for s in specs)

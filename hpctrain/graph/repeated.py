@@ -13,7 +13,7 @@ from hpctrain.graph.ir import Graph
 from hpctrain.graph.plan import Plan, make_plan
 from hpctrain.graph.pool import Pool
 
-__all__ = ["Once", "Repeated", "plan_repeated", "planned_once"]
+__all__ = ["Once", "Repeated", "kept_bytes", "plan_repeated", "planned_once"]
 
 Improve = Callable[[Graph], Graph]
 
@@ -51,8 +51,7 @@ class Repeated:
     @property
     def kept_bytes(self) -> int:
         """Bytes that are kept between the runs, and those that it takes to make them."""
-        graph = self.once.graph
-        return self.once.arena_bytes + sum(graph.specs[v].nbytes for v in graph.outputs)
+        return kept_bytes(self.once)
 
     @property
     def arena_bytes(self) -> int:
@@ -108,6 +107,12 @@ def planned_once(once: Graph, each: Plan, improve: Improve) -> tuple[Plan, list[
     uses = [[names[v] for v in node.inputs if v in names] for node in each.graph.nodes]
     ordered, stops = by_first_use(made, uses)
     return make_plan(ordered), stops
+
+
+def kept_bytes(once: Plan) -> int:
+    """Return the bytes of what a plan makes once for several runs of others, and to make it."""
+    graph = once.graph
+    return once.arena_bytes + sum(graph.specs[v].nbytes for v in graph.outputs)
 
 
 class Once:

@@ -10,11 +10,7 @@ from typing import Any
 from hpctrain import backend
 from hpctrain.autograd import Primitive, Spec, primitive, register
 from hpctrain.ops.dnnl_row import Products
-from hpctrain.ops.dnnl_then import (
-    After,
-    addends,
-    possible,
-)
+from hpctrain.ops.dnnl_then import After, addends, possible
 from hpctrain.ops.rules import need
 
 __all__ = ["then"]

@@ -16,7 +16,7 @@ from hpctrain.graph.recent import Recent
 from hpctrain.graph.repeated import Once, Repeated
 from hpctrain.graph.segments import cut
 from hpctrain.graph.strips import strips_of
-from hpctrain.parallel.program import Objective, repeated_plan, training_plan
+from hpctrain.parallel.program import Objective, StepDefinition, repeated_plan, training_plan
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Options, Work
 
@@ -176,7 +176,10 @@ class BoundSteps:
 
 def _planned(objective: Objective, specs: Any, state: ModelState, options: Options) -> Repeated:
     """Plan one part of a step, which may have several on the same parameters."""
-    given = objective, specs, state.leaves, state.trained, state.device
+    step = StepDefinition(
+        objective, specs, state.leaves, state.trained, state.device, options.memory,
+        options.fuse,
+    )  # fmt: skip
     if options.accumulate > 1 or options.shard:
-        return repeated_plan(*given, options.memory, options.fuse)
-    return Repeated.alone(training_plan(*given, options.memory, options.fuse))
+        return repeated_plan(step)
+    return Repeated.alone(training_plan(step))

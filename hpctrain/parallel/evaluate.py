@@ -13,7 +13,12 @@ from hpctrain.graph.pool import Pool
 from hpctrain.graph.recent import Recent
 from hpctrain.graph.repeated import Once, Repeated
 from hpctrain.parallel.pieces import of_samples, pieces
-from hpctrain.parallel.program import Objective, evaluation_plan, repeated_evaluation
+from hpctrain.parallel.program import (
+    Objective,
+    StepDefinition,
+    evaluation_plan,
+    repeated_evaluation,
+)
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Work
 
@@ -154,12 +159,13 @@ class Evaluator:
         return -(-batch // count)
 
     def _plan(self, specs: Specs, whole: bool) -> Repeated:
-        given = self.objective, specs, self.state.leaves, self.state.device, self.fuse
+        leaves, device = self.state.leaves, self.state.device
+        step = StepDefinition(self.objective, specs, leaves, device=device, fuse=self.fuse)
         if not whole:
-            found = repeated_evaluation(*given)
+            found = repeated_evaluation(step)
             if not self.budget or found.arena_bytes <= self.budget:
                 return found
-        return Repeated.alone(evaluation_plan(*given))
+        return Repeated.alone(evaluation_plan(step))
 
     def _bind(self, specs: Specs, whole: bool) -> "_Bound":
         planned, device = self._plan(specs, whole), self.state.device

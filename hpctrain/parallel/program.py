@@ -1,7 +1,7 @@
 """Model, loss and gradient captured as one graph, and planned."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,8 +18,8 @@ from hpctrain.graph.repeated import Repeated, plan_repeated
 from hpctrain.parallel.together import Combine
 
 __all__ = [
-    "Objective", "count_correct", "evaluation_graph", "evaluation_plan", "improved",
-    "repeated_evaluation", "repeated_plan", "training_graph", "training_plan",
+    "Objective", "StepDefinition", "count_correct", "evaluation_graph", "evaluation_plan",
+    "improved", "repeated_evaluation", "repeated_plan", "training_graph", "training_plan",
 ]  # fmt: skip
 
 
@@ -74,31 +74,50 @@ class Objective:
         return losses, self.correct(outputs, *targets), outputs
 
 
-def training_plan(  # noqa: PLR0913 (what a step is made of)
-    objective: Objective,
-    specs: tuple[Sequence[Spec], Sequence[Spec]],
-    leaves: Sequence[Tensor],
-    wanted: Sequence[Tensor],
-    device: Device = CPU,
-    memory: Memory | None = None,
-    fuse: bool = False,
-) -> Plan:
-    """Plan a training step.
+@dataclass(frozen=True, slots=True)
+class StepDefinition:
+    """What a step of training, or of evaluation, is captured and planned from.
 
-    Parameters
+    Attributes
     ----------
     objective : Objective
     specs : (specs of the inputs, specs of the targets)
     leaves : sequence of Tensor
         Parameters and state of the model.
     wanted : sequence of Tensor
-        Those that are trained.
+        Those that are trained; an evaluation does not look at them.
     device : Device
-    memory : Memory, optional
-        What may be kept for the backward part; the rest is recomputed.
+    memory : Memory
+        What training may keep for the backward part; the rest is recomputed.
     fuse : bool
         Make one kernel of neighbouring element-wise operations: the same numbers within
         rounding, instead of the same bits as in eager execution.
+    """
+
+    objective: Objective
+    specs: tuple[Sequence[Spec], Sequence[Spec]]
+    leaves: Sequence[Tensor]
+    wanted: Sequence[Tensor] = ()
+    device: Device = CPU
+    memory: Memory = field(default_factory=Memory)
+    fuse: bool = False
+
+    def flat_specs(self) -> list[Spec]:
+        """Return the specs of the inputs, then those of the targets."""
+        return [*self.specs[0], *self.specs[1]]
+
+    def apply(self, *tensors: Any) -> tuple[Any, ...]:
+        """Return what the objective makes of the inputs and the targets that follow them."""
+        count = len(self.specs[0])
+        return self.objective(tensors[:count], tensors[count:])
+
+
+def training_plan(step: StepDefinition) -> Plan:
+    """Plan a training step.
+
+    Parameters
+    ----------
+    step : StepDefinition
 
     Returns
     -------
@@ -111,25 +130,15 @@ def training_plan(  # noqa: PLR0913 (what a step is made of)
     ConfigError
         If the step needs more than the memory allowed.
     """
-    graph = training_graph(objective, specs, leaves, wanted, device)
-    return plan_within(graph, memory or Memory(), partial(_finished, fuse=fuse))
+    return plan_within(training_graph(step), step.memory, partial(_finished, fuse=step.fuse))
 
 
-def repeated_plan(  # noqa: PLR0913 (what a step is made of)
-    objective: Objective,
-    specs: tuple[Sequence[Spec], Sequence[Spec]],
-    leaves: Sequence[Tensor],
-    wanted: Sequence[Tensor],
-    device: Device = CPU,
-    memory: Memory | None = None,
-    fuse: bool = False,
-) -> Repeated:
+def repeated_plan(step: StepDefinition) -> Repeated:
     """Plan a training step of several parts: what is made of parameters alone is made once.
 
     Otherwise as `training_plan`.
     """
-    graph = training_graph(objective, specs, leaves, wanted, device)
-    return plan_repeated(graph, memory or Memory(), partial(improved, fuse=fuse))
+    return plan_repeated(training_graph(step), step.memory, partial(improved, fuse=step.fuse))
 
 
 def improved(graph: Graph, fuse: bool) -> Graph:
@@ -141,57 +150,28 @@ def _finished(graph: Graph, fuse: bool) -> Plan:
     return make_plan(improved(graph, fuse))
 
 
-def evaluation_plan(
-    objective: Objective,
-    specs: tuple[Sequence[Spec], Sequence[Spec]],
-    leaves: Sequence[Tensor],
-    device: Device = CPU,
-    fuse: bool = False,
-) -> Plan:
+def evaluation_plan(step: StepDefinition) -> Plan:
     """Plan an evaluation: losses, number of right answers, and the model's outputs."""
-    return _finished(evaluation_graph(objective, specs, leaves, device), fuse)
+    return _finished(evaluation_graph(step), step.fuse)
 
 
-def repeated_evaluation(
-    objective: Objective,
-    specs: tuple[Sequence[Spec], Sequence[Spec]],
-    leaves: Sequence[Tensor],
-    device: Device = CPU,
-    fuse: bool = False,
-) -> Repeated:
+def repeated_evaluation(step: StepDefinition) -> Repeated:
     """Plan an evaluation in several pieces; otherwise as `evaluation_plan`."""
-    graph = evaluation_graph(objective, specs, leaves, device)
-    return plan_repeated(graph, Memory("off"), partial(improved, fuse=fuse))
+    finish = partial(improved, fuse=step.fuse)
+    return plan_repeated(evaluation_graph(step), Memory("off"), finish)
 
 
-def training_graph(
-    objective: Objective,
-    specs: tuple[Sequence[Spec], Sequence[Spec]],
-    leaves: Sequence[Tensor],
-    wanted: Sequence[Tensor],
-    device: Device = CPU,
-) -> Graph:
+def training_graph(step: StepDefinition) -> Graph:
     """Capture a training step, unoptimised; see `training_plan`."""
-    count = len(specs[0])
 
     def function(*tensors: Any) -> tuple[Any, ...]:
-        return objective(tensors[:count], tensors[count:])[:2]
+        return step.apply(*tensors)[:2]
 
-    graph = capture_gradient(function, [*specs[0], *specs[1]], leaves, wanted, device)
-    return narrow(graph) if objective.narrow else graph
+    graph = capture_gradient(function, step.flat_specs(), step.leaves, step.wanted, step.device)
+    return narrow(graph) if step.objective.narrow else graph
 
 
-def evaluation_graph(
-    objective: Objective,
-    specs: tuple[Sequence[Spec], Sequence[Spec]],
-    leaves: Sequence[Tensor],
-    device: Device = CPU,
-) -> Graph:
+def evaluation_graph(step: StepDefinition) -> Graph:
     """Capture an evaluation, unoptimised; see `evaluation_plan`."""
-    count = len(specs[0])
-
-    def function(*tensors: Any) -> tuple[Any, ...]:
-        return objective(tensors[:count], tensors[count:])
-
-    graph = capture(function, [*specs[0], *specs[1]], leaves, device, training=False)
-    return narrow(graph) if objective.narrow else graph
+    graph = capture(step.apply, step.flat_specs(), step.leaves, step.device, training=False)
+    return narrow(graph) if step.objective.narrow else graph

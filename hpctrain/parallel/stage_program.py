@@ -14,6 +14,7 @@ from hpctrain.backend import CPU, Device
 from hpctrain.graph.ir import Graph
 from hpctrain.graph.passes import FUSED, optimise
 from hpctrain.graph.plan import Plan, make_plan
+from hpctrain.graph.repeated import kept_bytes
 from hpctrain.parallel.cut_graph import stage_graph
 from hpctrain.parallel.packing import Packing, pack
 from hpctrain.parallel.stage_parts import StageParts, stage_parts
@@ -100,8 +101,7 @@ class StageProgram:
     @property
     def kept_bytes(self) -> int:
         """Bytes of what is made once for all micro-batches, and to make it."""
-        graph = self.once.graph
-        return self.once.arena_bytes + sum(graph.specs[v].nbytes for v in graph.outputs)
+        return kept_bytes(self.once)
 
     @property
     def arena_bytes(self) -> int:

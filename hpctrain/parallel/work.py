@@ -50,7 +50,7 @@ class Options:
     memory : Memory
         What a step may keep for its backward part.
     fuse : bool
-        Make one kernel of neighbouring element-wise operations; see `program.training_plan`.
+        Make one kernel of neighbouring element-wise operations; see `program.StepDefinition`.
     """
 
     overlap: bool = True

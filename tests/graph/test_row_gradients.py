@@ -6,7 +6,7 @@ import pytest
 from hpctrain import ops
 from hpctrain.autograd import Spec, Tensor
 from hpctrain.graph.rows import rows_of_outputs, rows_read
-from hpctrain.parallel.program import Objective, training_plan
+from hpctrain.parallel.program import Objective, StepDefinition, training_plan
 
 pytestmark = pytest.mark.serial
 IDS, LABELS = Spec((4,), np.dtype(np.int32)), Spec((4,), np.dtype(np.int64))
@@ -17,7 +17,7 @@ def plan(net, *shapes):
     for weight in weights:
         weight.attach_grad()
     goal = Objective(lambda ids: net(ids, *weights), ops.softmax_cross_entropy)
-    return training_plan(goal, ((IDS,), (LABELS,)), weights, weights)
+    return training_plan(StepDefinition(goal, ((IDS,), (LABELS,)), weights, weights))
 
 
 def test_the_table_of_an_embedding_has_the_rows_of_its_ids():

@@ -11,7 +11,7 @@ from hpctrain.graph.execute import Executor
 from hpctrain.graph.segments import cut
 from hpctrain.graph.strips import Strip, strips_of
 from hpctrain.parallel.flat import FlatParameters
-from hpctrain.parallel.program import Objective, training_plan
+from hpctrain.parallel.program import Objective, StepDefinition, training_plan
 
 pytestmark = pytest.mark.serial
 X, LABELS = Spec((6, 7), np.dtype(np.float64)), Spec((6,), np.dtype(np.int64))
@@ -30,7 +30,8 @@ def made(slice_bytes):
         return ops.dense(ops.tanh(ops.dense(ops.tanh(ops.dense(x, a)), b)), c)
 
     goal = Objective(net, ops.softmax_cross_entropy)
-    return weights, flat, training_plan(goal, ((X,), (LABELS,)), weights, weights)
+    step = StepDefinition(goal, ((X,), (LABELS,)), weights, weights)
+    return weights, flat, training_plan(step)
 
 
 def run(weights, plan, strips):

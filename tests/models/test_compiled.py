@@ -7,7 +7,7 @@ from hpctrain import models
 from hpctrain.autograd import Tensor, record
 from hpctrain.graph.execute import Executor
 from hpctrain.models.workloads import WORKLOADS
-from hpctrain.parallel.program import Objective, training_plan
+from hpctrain.parallel.program import Objective, StepDefinition, training_plan
 
 pytestmark = pytest.mark.serial
 
@@ -50,7 +50,8 @@ def test_a_fused_plan_equals_eager_within_rounding(name):
     leaves = [p.data() for p in held]
     trained = [p.data() for p in held if p.grad_req != "null"]
     goal = Objective(work.net, work.loss)
-    plan = training_plan(goal, ((x.spec,), (y.spec,)), leaves, trained, fuse=True)
+    specs = (x.spec,), (y.spec,)
+    plan = training_plan(StepDefinition(goal, specs, leaves, trained, fuse=True))
     graph = plan.graph
     outs = [np.full(graph.specs[v].shape, np.nan, graph.specs[v].dtype) for v in graph.outputs]
     values = [t.value.copy() for t in leaves]

@@ -61,8 +61,8 @@ def train(world, kind, parts, fuse):
 def test_bits_are_those_of_making_them_in_each_part(world, monkeypatch, kind, fuse, parts):
     losses, arrays = train(world, kind, parts, fuse)
 
-    def alone(*args):
-        return Repeated.alone(bound.training_plan(*args))
+    def alone(step):
+        return Repeated.alone(bound.training_plan(step))
 
     monkeypatch.setattr(bound, "repeated_plan", alone)
     want, expected = train(world, kind, parts, fuse)

@@ -13,7 +13,7 @@ from hpctrain.graph.marks import AGAIN
 from hpctrain.graph.segments import cut
 from hpctrain.nn import Parameter
 from hpctrain.optim import SGD
-from hpctrain.parallel.program import training_plan
+from hpctrain.parallel.program import StepDefinition, training_plan
 from hpctrain.parallel.work import Options
 
 LAYERS = 12
@@ -44,7 +44,8 @@ def deep():
 def plan_of(memory):
     model = deep()
     leaves = [p.data() for p in model.parameters.values()]
-    return training_plan(model.objective, SPECS, leaves, leaves[:-1], memory=memory)
+    step = StepDefinition(model.objective, SPECS, leaves, leaves[:-1], memory=memory)
+    return training_plan(step)
 
 
 @pytest.mark.parametrize(

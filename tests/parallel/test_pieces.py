@@ -12,7 +12,7 @@ from hpctrain.errors import ConfigError
 from hpctrain.optim import SGD
 from hpctrain.parallel.evaluate import Evaluator
 from hpctrain.parallel.pieces import of_samples, pieces
-from hpctrain.parallel.program import Objective, count_correct, evaluation_plan
+from hpctrain.parallel.program import Objective, StepDefinition, count_correct, evaluation_plan
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import Work
 
@@ -89,7 +89,7 @@ def test_pieces_give_the_numbers_of_the_whole_batch(kind, samples):
     model, x, y, axis = cases()[kind]
     leaves = [p.data() for p in model.parameters.values()]
     specs = [of_samples([Spec.of(a)], samples, axis) for a in (x, y)]
-    plan = evaluation_plan(model.objective, specs, leaves)
+    plan = evaluation_plan(StepDefinition(model.objective, specs, leaves))
     state = ModelState(model.parameters, SGD())
     run = Evaluator(model.objective, state, budget=plan.arena_bytes, batch_axis=axis)
     count = x.shape[axis]

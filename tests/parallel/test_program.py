@@ -7,7 +7,13 @@ from replicas import batches, convnet, mlp
 from hpctrain import ops
 from hpctrain.autograd import Spec, Tensor, record
 from hpctrain.graph.execute import Executor
-from hpctrain.parallel.program import Objective, count_correct, evaluation_plan, training_plan
+from hpctrain.parallel.program import (
+    Objective,
+    StepDefinition,
+    count_correct,
+    evaluation_plan,
+    training_plan,
+)
 
 pytestmark = pytest.mark.serial
 MODELS = {"mlp": (mlp, (6, 6)), "conv": (convnet, (6, 7, 5, 2))}
@@ -32,7 +38,7 @@ def test_a_training_plan_gives_losses_right_answers_and_gradients(name):
         total = ops.sum(losses) * 0.25
     total.backward()
 
-    plan = training_plan(model.objective, specs_of(x, y), leaves, leaves)
+    plan = training_plan(StepDefinition(model.objective, specs_of(x, y), leaves, leaves))
     outs = [np.full(plan.graph.specs[v].shape, np.nan) for v in plan.graph.outputs]
     Executor(plan, [t.array for t in leaves])([x, y, np.array(0.25)], outs)
 
@@ -48,7 +54,7 @@ def test_an_evaluation_plan_leaves_dropout_out_and_changes_nothing():
     x, y = batches([(6, 6)])[0]
     before = [t.asnumpy().copy() for t in leaves]
 
-    plan = evaluation_plan(model.objective, specs_of(x, y), leaves)
+    plan = evaluation_plan(StepDefinition(model.objective, specs_of(x, y), leaves))
     outs = [np.empty(plan.graph.specs[v].shape) for v in plan.graph.outputs]
     Executor(plan, [t.array for t in leaves])([x, y], outs)
 

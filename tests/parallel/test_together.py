@@ -15,7 +15,7 @@ from hpctrain.io.sampler import part
 from hpctrain.nn import BatchNorm, convert_sync_batch_norm
 from hpctrain.ops.sync_moments import add_parts, merge_moments
 from hpctrain.optim import SGD
-from hpctrain.parallel.program import training_plan
+from hpctrain.parallel.program import StepDefinition, training_plan
 from hpctrain.parallel.together import Combine, made_up
 from hpctrain.parallel.work import Options, Work
 
@@ -226,7 +226,8 @@ def plan(model, count, memory, fuse):
     parameters = list(model.parameters.values())
     trained = [p.data() for p in parameters if p.grad_req != "null"]
     leaves = [p.data() for p in parameters]
-    return training_plan(model.objective, specs, leaves, trained, memory=memory, fuse=fuse)
+    step = StepDefinition(model.objective, specs, leaves, trained, memory=memory, fuse=fuse)
+    return training_plan(step)
 
 
 @pytest.mark.parametrize("fuse", [False, True], ids=["exact", "fused"])
