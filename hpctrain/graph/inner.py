@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpctrain.autograd.element import FOLDS, source
+from hpctrain.autograd.element import source
 from hpctrain.graph.codegen import Loops, Operand, llvm_text
 from hpctrain.graph.ir import Node
 from hpctrain.graph.native import compiler
@@ -39,11 +39,10 @@ def inner_loop(
     Parameters
     ----------
     formula : callable
-        From an element of each input to those of the outputs, or to what a row folds to; a
-        function of a module, since what is made of it is kept.
-    ins, outs : sequence of ndarray, shape (T, ..., H), one dtype, float32 or float64
-        Of any strides, 0 too; an output may lie exactly over an input. An output for what a
-        row folds to has one column.
+        From an element of each input to those of the outputs; a function of a module, since
+        what is made of it is kept.
+    ins, outs : sequence of ndarray, shape (T, B, H), one dtype, float32 or float64
+        Of any strides, 0 too; an output may lie exactly over an input.
 
     Returns
     -------
@@ -51,27 +50,28 @@ def inner_loop(
         Takes t and computes the outputs of that step.
     """
     arrays = [*ins, *outs]
-    if not ins[0].size:
+    if not outs[0].size:
         return _nothing
-    item, sizes = outs[0].itemsize, np.array(ins[0].shape[1:], np.int64)
-    steps = [{item: 1, 0: 0}.get(a.strides[-1], 2) for a in ins]
-    steps += [1 if a.strides[-1] == item else 2 for a in outs]  # 0 where there is one column
-    function = _compiled(formula, outs[0].dtype.name, len(ins), tuple(steps), len(sizes))
+    item = outs[0].itemsize
+    steps = [{item: 1, 0: 0}.get(a.strides[2], 2) for a in ins]
+    steps += [1 if a.strides[2] == item else 2 for a in outs]  # 0 where there is one column
+    function = _compiled(formula, outs[0].dtype.name, len(ins), tuple(steps))
     begins = np.array([a.ctypes.data for a in arrays], np.intp)
     moves = np.array([a.strides[0] for a in arrays], np.intp)
     strides = np.array([s for a in arrays for s in a.strides[1:]], np.int64)
-    pointers, kept = begins.copy(), (arrays, sizes, strides)
-    run = functools.partial(function, *(a.ctypes.data for a in (pointers, sizes, strides)))
-    return functools.partial(_run, run, begins, moves, pointers, kept)
+    return functools.partial(
+        _run, function, begins, moves, strides, np.array(outs[0].shape[1:], np.int64),
+        np.empty_like(begins), arrays,
+    )  # fmt: skip
 
 
-def _run(
-    run: Callable[[], None], begins: Array, moves: Array, pointers: Array, _kept: Any, t: int
-) -> None:
-    if t:
-        np.multiply(moves, t, out=pointers)
-        np.add(pointers, begins, out=pointers)
-    run()
+def _run(  # noqa: PLR0913 (of one call)
+    function: Callable[[Any, Any, Any], None], begins: Array, moves: Array, strides: Array,
+    sizes: Array, pointers: Array, _arrays: Any, t: int,
+) -> None:  # fmt: skip
+    np.multiply(moves, t, out=pointers)
+    np.add(pointers, begins, out=pointers)
+    function(pointers.ctypes.data, sizes.ctypes.data, strides.ctypes.data)
 
 
 def _nothing(_: int) -> None:
@@ -80,17 +80,9 @@ def _nothing(_: int) -> None:
 
 @functools.cache
 def _compiled(
-    formula: Callable[..., Sequence[Any]],
-    dtype: str,
-    count: int,
-    steps: tuple[int, ...],
-    ndim: int,
+    formula: Callable[..., Sequence[Any]], dtype: str, count: int, steps: tuple[int, ...]
 ) -> Callable[[Any, Any, Any], None]:
     made = formula(*(source(i, dtype) for i in range(count)))
     operands = [Operand(dtype, step) for step in steps]
-    for i, x in enumerate(made, count):
-        if x.op in FOLDS:
-            operands[i] = Operand(dtype, 0)
     results = tuple(zip(made, operands[count:], strict=True))
-    added = (False,) * len(made)
-    return compiler(llvm_text(Loops(ndim, tuple(operands[:count]), results, added)))
+    return compiler(llvm_text(Loops(2, tuple(operands[:count]), results, (False,) * len(made))))
