@@ -35,13 +35,16 @@ class Executor:
         Where the arena is; shared with executors that do not run at the same time.
     strips : sequence of Strip, optional
         The steps, if some are carried out in strips: see `hpctrain.graph.strips`.
+    held_bytes : int
+        Inputs of up to so many bytes are copied to arrays of its own, to which kernels can be
+        bound: no outcome may then be an input, or a view of one.
 
     Notes
     -----
     Not thread-safe: one run at a time, since all runs share the arena.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a run is bound to)
         self,
         plan: Plan,
         leaves: Sequence[Any],
@@ -49,6 +52,7 @@ class Executor:
         device: backend.Device = backend.CPU,
         pool: Pool | None = None,
         strips: Sequence[Strip] | None = None,
+        held_bytes: int = 0,
     ) -> None:
         self._strips = strips or [Strip(place) for place in range(len(plan.graph.nodes))]
         self.plan = plan
@@ -57,6 +61,11 @@ class Executor:
         self.pool = pool or Pool()
         self._fixed = dict(outputs or {})
         self._free = [i for i in range(len(self.graph.outputs)) if i not in self._fixed]
+        self._held = {
+            value: backend.empty(spec.shape, spec.dtype, device)
+            for value, spec in ((v, self.graph.specs[v]) for v in self.graph.inputs)
+            if spec.nbytes <= held_bytes
+        }
         self.bind(leaves)
 
     def bind(self, leaves: Sequence[Any]) -> None:
@@ -74,7 +83,9 @@ class Executor:
             self._values[value] = array
         for value, offset in self.plan.offsets.items():
             self._values[value] = self._cut(graph.specs[value], offset)
-        self._moving = {*graph.inputs, *(graph.outputs[i] for i in self._free)}
+        self._values.update(self._held)
+        fed = {v for v in graph.inputs if v not in self._held}
+        self._moving = {*fed, *(graph.outputs[i] for i in self._free)}
         self.steps = [self._strip(strip) for strip in self._strips]
         # Inputs and outputs that change must not keep arrays of an earlier run alive.
         self._changing = tuple(self._moving)
@@ -160,8 +171,8 @@ class Executor:
         Parameters
         ----------
         inputs : sequence of array
-            C-contiguous, on the device; not copied: they must stay as they are until the run
-            has ended.
+            C-contiguous, on the device; not copied, but for small ones: they must stay as they
+            are until the run has ended.
         outputs : sequence of array
         """
         graph = self.graph
@@ -169,7 +180,10 @@ class Executor:
             self.bind(self.leaves)
         for value, array in zip(graph.inputs, inputs, strict=True):
             self._check(array, graph.specs[value], f"input {graph.names.get(value, value)}")
-            self._values[value] = array
+            if value in self._held:
+                self._held[value][...] = array
+            else:
+                self._values[value] = array
         for position, array in zip(self._free, outputs, strict=True):
             self._values[graph.outputs[position]] = array
 

@@ -17,7 +17,9 @@ from hpctrain.graph.work import Fused, Input, Result
 __all__ = ["fuse"]
 
 _SOURCES = ("input", "constant")
-_SLOW = frozenset({"erf", "expm1", "log1p"})  # nor for bfloat16 NumPy has vector code
+_SLOW = frozenset(
+    {"erf", "expm1", "log1p", "maximum"}
+)  # nor for bfloat16 NumPy has vector code
 
 
 def fuse(graph: Graph, compiled: bool = True) -> Graph:
@@ -99,7 +101,7 @@ def _pays(entry: Entry, formulas: Mapping[int, Element], compiled: bool) -> bool
     found = in_order(formulas.values())
     steps = [x.op for x in found if x.op not in _SOURCES]
     slow = bool(_SLOW.intersection(steps)) or any(x.dtype == "bfloat16" for x in found)
-    return compiled and (len(steps) > 1 or slow)
+    return compiled and (len(steps) > 1 or slow or bool(entry.sums))
 
 
 def _node(

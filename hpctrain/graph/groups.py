@@ -173,11 +173,19 @@ class _Walk:
             if fits and value in entry.elements | entry.plain and len(entry.nodes) < _MEMBERS:
                 break
         else:
-            return ()
+            entry = Entry(new.place, [], shape, device)
+            if not self.layouts[value].plain or not self._down(node):
+                return ()
         new.shape, new.device, new.place = entry.shape, entry.device, entry.place
         new.plain = {value}
         new.sums = {node.outputs[0]}
-        return (entry,)
+        return (entry,) if entry.nodes else ()
+
+    def _down(self, node: Node) -> bool:
+        """Return whether a sum adds up rows, for which NumPy has a loop for each."""
+        assert node.row.total is not None, "it is a sum"
+        axes, _ = node.row.total(self.graph.specs[node.inputs[0]], **dict(node.attrs))
+        return bool(axes) and tuple(sorted(axes)) == tuple(range(len(axes)))
 
     # Element by element
 

@@ -23,6 +23,7 @@ from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Options, Work
 __all__ = ["BoundStep", "BoundSteps"]
 
 DRAWS = 2**20  # numbers of a stream's counter that one step may use
+HELD_BYTES = 2**18  # of an input that is copied: to bind a kernel takes as long as 2**17
 
 
 class BoundStep:
@@ -79,7 +80,7 @@ class BoundStep:
         rows = {graph.outputs[2 + p]: r for p, r in flat.row_cuts().items()} if early else {}
         strips = strips_of(self.plan, {value: r.edges for value, r in rows.items()})
         outs = dict(enumerate(outputs))
-        self.run = Executor(self.plan, leaves, outs, state.device, pool, strips)
+        self.run = Executor(self.plan, leaves, outs, state.device, pool, strips, HELD_BYTES)
         where = flat.where()
         leaf_of = {id(t): v for t, v in zip(state.leaves, graph.leaves, strict=False)}
         read = {leaf_of[id(t)]: w for t, w in zip(state.trained, where, strict=True)}

@@ -169,6 +169,23 @@ def test_one_operation_that_numpy_takes_several_steps_for_is_compiled():
     assert "formula" not in dict(plain.nodes[1].attrs)
 
 
+@COMPILED
+@pytest.mark.parametrize("shape", [(3000, 3), (90, 5, 20), (1, 5), (700,)])
+def test_a_sum_of_rows_and_a_rectifier_are_compiled_though_alone(shape):
+    x = np.random.default_rng(4).standard_normal(shape).astype(F4)
+    x[0], x.flat[-1] = np.nan if x.ndim > 2 else 0, -0.0
+
+    def function(x, y):
+        return ops.sum(x, tuple(range(max(1, x.ndim - 1)))), ops.relu(y)
+
+    after = assert_same(function, [x, x], limit=2e-6)
+
+    assert sorted(names(after)) == ["relu", "sum"]
+    assert all("formula" in dict(node.attrs) for node in after.nodes)
+    across = fused(capture(lambda x: ops.sum(x, 1), [Spec((8, 9), F4)]))
+    assert "formula" not in dict(across.nodes[0].attrs)
+
+
 def test_views_that_show_an_array_as_it_is_go():
     graph = fused(capture(lambda x: ops.reshape(x, (5, 7)).T.T + 1.0, [Spec((5, 7), F8)]))
 
