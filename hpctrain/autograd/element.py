@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "Element", "absolute", "cast", "constant", "erf", "exp", "expm1", "in_order", "isfinite",
-    "log", "log1p", "logical_and", "logical_not", "logical_or", "maximum", "minimum",
-    "sigmoid", "sign", "source", "sqrt", "tanh", "where",
+    "FOLDS", "Element", "absolute", "cast", "constant", "erf", "exp", "expm1", "in_order",
+    "isfinite", "largest", "log", "log1p", "logical_and", "logical_not", "logical_or",
+    "maximum", "minimum", "sigmoid", "sign", "source", "sqrt", "tanh", "total", "where",
 ]  # fmt: skip
+
+FOLDS = ("total", "largest")  # of a row: a formula as a whole only, not part of another
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,3 +238,13 @@ def sigmoid(x: Element) -> Element:
     """Return ``1 / (1 + exp(-x))``, exact also where it is tiny."""
     e = exp(-absolute(x))
     return where(x < 0, e, 1.0) / (e + 1.0)
+
+
+def total(x: Element) -> Element:
+    """Return the sum along the innermost axis of a loop."""
+    return Element("total", (x,), x.dtype)
+
+
+def largest(x: Element) -> Element:
+    """Return the largest along the innermost axis of a loop; NaN never is."""
+    return Element("largest", (x,), x.dtype)

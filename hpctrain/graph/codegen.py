@@ -11,9 +11,18 @@ All loads of a vector come before its stores: a result may lie exactly over an i
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpctrain.autograd.element import Element
+from hpctrain.autograd.element import FOLDS, Element
 from hpctrain.graph.elementary import expand
-from hpctrain.graph.instructions import TRUTHS, WIDTH, Formulas, Text, memory, suffix, vector
+from hpctrain.graph.instructions import (
+    DTYPES,
+    TRUTHS,
+    WIDTH,
+    Formulas,
+    Text,
+    memory,
+    suffix,
+    vector,
+)
 
 __all__ = ["SYMBOL", "Loops", "NestWriter", "Operand", "llvm_text"]
 
@@ -47,9 +56,10 @@ class Loops:
         Number of nested loops, at least 1.
     inputs : tuple of Operand
     results : tuple of (Element, Operand)
-        Formulas of the inputs, and where they go.
+        Formulas of the inputs, and where they go. Of a ``total`` or the ``largest`` along the
+        innermost axis one element is stored, with step 0.
     summed : tuple of bool
-        Whether a result is added to what is there; it may then have step 0.
+        Whether a result is added to what is there; one of step 0 is a sum then, too.
     """
 
     ndim: int
@@ -63,7 +73,7 @@ class Loops:
         return [*self.inputs, *(operand for _, operand in self.results)]
 
     def accumulators(self) -> list[int]:
-        """Return the results that are sums along the innermost axis."""
+        """Return the results that are one number for all of the innermost axis."""
         return [i for i, (_, operand) in enumerate(self.results) if operand.step == 0]
 
 
@@ -89,8 +99,9 @@ class NestWriter:
     def __init__(self, loops: Loops) -> None:
         self.loops = loops
         self.text = Text()
-        self.formulas = [expand(x) for x, _ in loops.results]
+        self.formulas = [expand(x.args[0] if x.op in FOLDS else x) for x, _ in loops.results]
         self.sums = loops.accumulators()
+        self.largest = {k for k in self.sums if loops.results[k][0].op == "largest"}
 
     def module(self) -> str:
         """Return the module; see `llvm_text`."""
@@ -152,7 +163,7 @@ class NestWriter:
         text.line(f"br i1 {some}, label %span, label %rest")
         self._spans()
         text.label("rest")
-        self._choose("sum", "row", "zeroinitializer", "span.end", "total{}.next")
+        self._choose("sum", "row", "", "span.end", "total{}.next")
         some = text.let(f"icmp sgt i64 {self.left}, 0")
         text.line(f"br i1 {some}, label %tail, label %finish")
         text.label("tail")
@@ -167,33 +178,47 @@ class NestWriter:
         text = self.text
         text.label("span")
         text.line("%start = phi i64 [ 0, %row ], [ %end, %span.end ]")
-        self._choose("total", "row", "zeroinitializer", "span.end", "total{}.next")
+        self._choose("total", "row", "", "span.end", "total{}.next")
         far = text.let(f"add i64 %start, {_SPAN}")
         near = text.let(f"icmp slt i64 {far}, {self.whole}")
         text.line(f"%end = select i1 {near}, i64 {far}, i64 {self.whole}")
         text.line("br label %vector")
         text.label("vector")
         text.line("%i = phi i64 [ %start, %span ], [ %i.next, %vector ]")
-        self._choose("part", "span", "zeroinitializer", "vector", "part{}.next")
+        self._choose("part", "span", "", "vector", "part{}.next")
         self._body("%i", "part")
         text.line(f"%i.next = add i64 %i, {WIDTH}")
         more = text.let("icmp slt i64 %i.next, %end")
         text.line(f"br i1 {more}, label %vector, label %span.end")
         text.label("span.end")
         for k in self.sums:
-            kind = vector(self._result(k).dtype)
-            text.line(f"%total{k}.next = fadd {kind} %total{k}, %part{k}.next")
+            text.line(f"%total{k}.next = {self._folded(k, f'%total{k}', f'%part{k}.next')}")
         more = text.let(f"icmp slt i64 %end, {self.whole}")
         text.line(f"br i1 {more}, label %span, label %rest")
 
     def _result(self, k: int) -> Operand:
         return self.loops.results[k][1]
 
+    def _none(self, k: int) -> str:
+        """Return a vector of what a fold of no element is."""
+        if k not in self.largest:
+            return "zeroinitializer"
+        return f"splat ({DTYPES[self._result(k).dtype]} 0xFFF0000000000000)"
+
+    def _folded(self, k: int, a: str, b: str) -> str:
+        """Return the instruction that folds two vectors; NaN is never the largest."""
+        kind = vector(self._result(k).dtype)
+        if k not in self.largest:
+            return f"fadd {kind} {a}, {b}"
+        test = self.text.let(f"fcmp ogt {kind} {b}, {a}")
+        return f"select {TRUTHS} {test}, {kind} {b}, {kind} {a}"
+
     def _choose(self, name: str, one: str, a: str, other: str, b: str) -> None:
-        """Let sums called ``name`` be ``a`` coming from label ``one``, else ``b``."""
+        """Let folds called ``name`` be ``a``, or begin, coming from ``one``, else ``b``."""
         for k in self.sums:
             kind = vector(self._result(k).dtype)
-            ways = f"[ {a.format(k)}, %{one} ], [ %{b.format(k)}, %{other} ]"
+            begun = a.format(k) or self._none(k)
+            ways = f"[ {begun}, %{one} ], [ %{b.format(k)}, %{other} ]"
             self.text.line(f"%{name}{k} = phi {kind} {ways}")
 
     def _body(self, i: str, sums: str, mask: str = "") -> None:
@@ -214,9 +239,9 @@ class NestWriter:
             if k in self.sums:
                 if mask:
                     value = text.let(
-                        f"select {TRUTHS} {mask}, {kind} {value}, {kind} zeroinitializer"
+                        f"select {TRUTHS} {mask}, {kind} {value}, {kind} {self._none(k)}"
                     )
-                text.line(f"%{sums}{k}.next = fadd {kind} %{sums}{k}, {value}")
+                text.line(f"%{sums}{k}.next = {self._folded(k, f'%{sums}{k}', value)}")
                 continue
             if k in added:
                 value = text.let(f"fadd {kind} {added[k]}, {value}")
@@ -244,12 +269,14 @@ class NestWriter:
         text, count = self.text, len(self.loops.inputs)
         for k in self.sums:
             dtype = self._result(k).dtype
-            kind = memory(dtype)
-            given = ((kind, "-0.0"), (vector(dtype), f"%final{k}"))
-            name = f"llvm.vector.reduce.fadd.{suffix(dtype)}"
-            total = text.call(name, kind, *given, flags="reassoc ")
+            kind, final = memory(dtype), (vector(dtype), f"%final{k}")
+            if k in self.largest:
+                found = text.call(f"llvm.vector.reduce.fmax.{suffix(dtype)}", kind, final)
+            else:
+                name = f"llvm.vector.reduce.fadd.{suffix(dtype)}"
+                found = text.call(name, kind, (kind, "-0.0"), final, flags="reassoc ")
             pointer = self.pointers[count + k]
-            before = text.let(f"load {kind}, ptr {pointer}")
-            text.line(
-                f"store {kind} {text.let(f'fadd {kind} {before}, {total}')}, ptr {pointer}"
-            )
+            if self.loops.summed[k]:
+                before = text.let(f"load {kind}, ptr {pointer}")
+                found = text.let(f"fadd {kind} {before}, {found}")
+            text.line(f"store {kind} {found}, ptr {pointer}")

@@ -1,6 +1,7 @@
 """Compiled element-wise loops inside of kernels that are more than that, such as recurrences.
 
-A row says in its column ``loops`` that its kernel takes a compiler, and hands it formulas.
+A row says in its column ``loops`` that its kernel, or what binds it to arrays, takes a compiler
+and hands it formulas.
 """
 
 import functools
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpctrain.autograd.element import source
+from hpctrain.autograd.element import FOLDS, source
 from hpctrain.graph.codegen import Loops, Operand, llvm_text
 from hpctrain.graph.ir import Node
 from hpctrain.graph.native import compiler
@@ -25,10 +26,14 @@ def with_loops(node: Node) -> Node:
 
     The same values within rounding.
     """
-    if not node.row.loops:
+    row = node.row
+    if not row.loops:
         return node
-    kernel = functools.partial(node.row.kernel, loop=inner_loop)
-    return replace(node, row=replace(node.row, kernel=kernel, loops=False))
+    if row.bind is not None:
+        bind = functools.partial(row.bind, loop=inner_loop)
+        return replace(node, row=replace(row, bind=bind, loops=False))
+    kernel = functools.partial(row.kernel, loop=inner_loop)
+    return replace(node, row=replace(row, kernel=kernel, loops=False))
 
 
 def inner_loop(
@@ -39,10 +44,11 @@ def inner_loop(
     Parameters
     ----------
     formula : callable
-        From an element of each input to those of the outputs; a function of a module, since
-        what is made of it is kept.
-    ins, outs : sequence of ndarray, shape (T, B, H), one dtype, float32 or float64
-        Of any strides, 0 too; an output may lie exactly over an input.
+        From an element of each input to those of the outputs, or to what a row folds to; a
+        function of a module, since what is made of it is kept.
+    ins, outs : sequence of ndarray, shape (T, ..., H), one dtype, float32 or float64
+        Of any strides, 0 too; an output may lie exactly over an input. An output for what a
+        row folds to has one column.
 
     Returns
     -------
@@ -50,28 +56,32 @@ def inner_loop(
         Takes t and computes the outputs of that step.
     """
     arrays = [*ins, *outs]
-    if not outs[0].size:
+    if not ins[0].size:
         return _nothing
-    item = outs[0].itemsize
-    steps = [{item: 1, 0: 0}.get(a.strides[2], 2) for a in ins]
-    steps += [1 if a.strides[2] == item else 2 for a in outs]  # 0 where there is one column
-    function = _compiled(formula, outs[0].dtype.name, len(ins), tuple(steps))
+    item, sizes = outs[0].itemsize, np.array(ins[0].shape[1:], np.int64)
+    steps = [{item: 1, 0: 0}.get(a.strides[-1], 2) for a in ins]
+    steps += [1 if a.strides[-1] == item else 2 for a in outs]  # 0 where there is one column
+    function = _compiled(formula, outs[0].dtype.name, len(ins), tuple(steps), len(sizes))
     begins = np.array([a.ctypes.data for a in arrays], np.intp)
     moves = np.array([a.strides[0] for a in arrays], np.intp)
     strides = np.array([s for a in arrays for s in a.strides[1:]], np.int64)
-    return functools.partial(
-        _run, function, begins, moves, strides, np.array(outs[0].shape[1:], np.int64),
-        np.empty_like(begins), arrays,
-    )  # fmt: skip
+    pointers, kept = begins.copy(), (arrays, sizes, strides)
+    run = functools.partial(function, *(a.ctypes.data for a in (pointers, sizes, strides)))
+    if len(ins[0]) == 1:
+        return functools.partial(_run_one, run, (pointers, kept))
+    return functools.partial(_run, run, begins, moves, pointers, kept)
 
 
-def _run(  # noqa: PLR0913 (of one call)
-    function: Callable[[Any, Any, Any], None], begins: Array, moves: Array, strides: Array,
-    sizes: Array, pointers: Array, _arrays: Any, t: int,
-) -> None:  # fmt: skip
+def _run(
+    run: Callable[[], None], begins: Array, moves: Array, pointers: Array, _kept: Any, t: int
+) -> None:
     np.multiply(moves, t, out=pointers)
     np.add(pointers, begins, out=pointers)
-    function(pointers.ctypes.data, sizes.ctypes.data, strides.ctypes.data)
+    run()
+
+
+def _run_one(run: Callable[[], None], _kept: Any, _: int) -> None:
+    run()
 
 
 def _nothing(_: int) -> None:
@@ -80,9 +90,17 @@ def _nothing(_: int) -> None:
 
 @functools.cache
 def _compiled(
-    formula: Callable[..., Sequence[Any]], dtype: str, count: int, steps: tuple[int, ...]
+    formula: Callable[..., Sequence[Any]],
+    dtype: str,
+    count: int,
+    steps: tuple[int, ...],
+    ndim: int,
 ) -> Callable[[Any, Any, Any], None]:
     made = formula(*(source(i, dtype) for i in range(count)))
     operands = [Operand(dtype, step) for step in steps]
+    for i, x in enumerate(made, count):
+        if x.op in FOLDS:
+            operands[i] = Operand(dtype, 0)
     results = tuple(zip(made, operands[count:], strict=True))
-    return compiler(llvm_text(Loops(2, tuple(operands[:count]), results, (False,) * len(made))))
+    added = (False,) * len(made)
+    return compiler(llvm_text(Loops(ndim, tuple(operands[:count]), results, added)))

@@ -13,13 +13,9 @@ from typing import Any
 import numpy as np
 
 from hpctrain.autograd import Primitive, Spec, apply, as_tensor, register
-from hpctrain.autograd.narrow import is_narrow, wide
+from hpctrain.autograd.narrow import wide
 from hpctrain.errors import ShapeError
-from hpctrain.ops.dnnl_attention import attention_grad_program, attention_program
-from hpctrain.ops.dnnl_narrow_attention import (
-    narrow_attention_grad_program,
-    narrow_attention_program,
-)
+from hpctrain.ops.attention_programs import backward_programs, forward_programs
 from hpctrain.ops.dnnl_row import Products
 from hpctrain.ops.scores import average, block_scratch, pull_back
 
@@ -276,18 +272,10 @@ register(Primitive("attention_grad", "contract", _grad_infer, _grad_kernel, _gra
                    scratch=_grad_scratch))  # fmt: skip
 
 
-def _program(library: Any, specs: Any, outs: Any, attrs: Any) -> Any:
-    make = narrow_attention_program if is_narrow(specs[0]) else attention_program
-    return make(library, specs, outs, attrs)
-
-
-def _grad_program(library: Any, specs: Any, outs: Any, attrs: Any) -> Any:
-    make = narrow_attention_grad_program if is_narrow(specs[0]) else attention_grad_program
-    return make(library, specs, outs, attrs)
-
-
-_SELF = Products(_self_infer, _program, _self_kernel, _self_scratch, factors=1)
-_SELF_GRAD = Products(_self_grad_infer, _grad_program, _self_grad_kernel, _self_grad_scratch)
+_SELF = Products(_self_infer, kernel=_self_kernel, scratch=_self_scratch, factors=1,
+                 **forward_programs())  # fmt: skip
+_SELF_GRAD = Products(_self_grad_infer, kernel=_self_grad_kernel, scratch=_self_grad_scratch,
+                      **backward_programs())  # fmt: skip
 register(Primitive("self_attention", "contract", _self_infer, _SELF.kernel, _self_vjp,
                    **_SELF.columns))  # fmt: skip
 register(Primitive("self_attention_grad", "contract", _self_grad_infer, _SELF_GRAD.kernel,

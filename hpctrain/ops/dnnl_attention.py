@@ -2,7 +2,8 @@
 
 All heads of one sequence at a time, a block of queries at a time, which see only keys that
 causality leaves; no more scores are there at once than those of a block of all heads. What a
-block does is bound with all addresses, so a call costs a few tenths of a microsecond.
+block does is bound with all addresses, so a call costs a few tenths of a microsecond. What
+happens to the scores between the products, `hpctrain.ops.dnnl_scores` says.
 
 Measured on an Emerald Rapids core, 8 sequences of 128, 4 heads of 64, causal, ms, forward and
 gradient: NumPy's kernels 3.1 and 5.4; this 1.7 and 2.9; with a call for each head 1.8 and
@@ -12,7 +13,7 @@ Dimension key: B sequences, H heads, T steps, D width of a head.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,14 +21,15 @@ from hpctrain.autograd import Spec
 from hpctrain.ops.dnnl import Library
 from hpctrain.ops.dnnl_program import Builder
 
-__all__ = ["Attention", "Block", "attention_grad_program", "attention_program", "columns"]
+__all__ = [
+    "Attention", "Block", "Softmax", "attention_grad_program", "attention_program", "columns",
+]  # fmt: skip
 
 _SRC, _DST, _WEIGHTS, _SECOND, _DIFF_SRC, _DIFF_DST = 1, 17, 33, 2, 129, 145
 _TRAINING, _INFERENCE, _FACTOR = 64, 96, 4096
 _EXP, _ADD, _SUBTRACT = 0x2A, 0x1FFF0, 0x1FFF5
 _SOFTMAX, _LOG_SOFTMAX = 0x30000, 0x30001
 _ROWS = 64  # queries of a block
-_MASKS = 1 << 21  # most elements of what hides keys
 _BLOCKS = 2048  # most blocks of all heads and sequences; each has handles of its own
 _SMALL = 16  # steps or width below which a product is not worth a call
 _SIZE = 4
@@ -76,8 +78,6 @@ class Attention:
             raise NotImplementedError("too small to pay")
         if len(self.blocks) * self.batch * self.heads > _BLOCKS:
             raise NotImplementedError("too many blocks")
-        if causal and self.heads * sum(b.rows * b.seen for b in self.blocks) > _MASKS:
-            raise NotImplementedError("too much to hide")
         self.causal = causal
         self.dense = library.layout(qkv.shape, (0, 1, 2))
         self.narrow = library.layout((*qkv.shape[:2], qkv.shape[2] // 3), (0, 1, 2))
@@ -155,33 +155,13 @@ class Attention:
         values, out = self.form(block.seen, 3 * width), self.form(block.rows, width)
         return self.product(self.scores(block), values, out)
 
-    def scoring(self, build: Builder, block: Block, rooms: tuple[int, int]) -> Any:
-        """Add what makes the scores of a block; return what calls it.
-
-        ``rooms`` are where they go, seen for each head and as rows of all.
-        """
-        width, (scores, rows) = 3 * self.heads * self.head, rooms
+    def scoring(self, build: Builder, block: Block, scores: int) -> Callable[[int, int], None]:
+        """Add what makes the scores of a block; return what calls it."""
+        width = 3 * self.heads * self.head
         q, k = self.form(block.rows, width), self.form(block.seen, width, flipped=True)
         run = build.kernel(self.product(q, k, self.scores(block), self.scaled()))
-        hide, factor = self.hiding(build, block, rows), self.factor(build)
-
-        def both(q: int, k: int) -> None:
-            run([(_SRC, q), (_WEIGHTS, k), (_DST, scores), factor])
-            hide()
-
-        return both
-
-    def hiding(self, build: Builder, block: Block, rows: int) -> Callable[[], None]:
-        """Return what adds the call that hides keys from the queries of all heads."""
-        if not self.causal:
-            return lambda: None
-        library, layout = self.library, self.rows_of_all(block)
-        create = library.lib.dnnl_binary_primitive_desc_create
-        add = build.kernel(library.kernel(create, library.engine, _ADD, *[layout] * 3))
-        seen = np.tri(block.rows, block.seen, block.start, dtype=bool)
-        hidden = np.where(seen, np.float32(0), np.float32(-np.inf))
-        mask = build.constant(layout, np.tile(hidden, (self.heads, 1)))
-        return lambda: add([(_SRC, rows), (_SECOND, mask), (_DST, rows)])
+        factor = self.factor(build)
+        return lambda q, k: run([(_SRC, q), (_WEIGHTS, k), (_DST, scores), factor])
 
 
 def _turned(shape: Sequence[int], strides: Sequence[int]) -> tuple[Any, Any]:
@@ -189,42 +169,55 @@ def _turned(shape: Sequence[int], strides: Sequence[int]) -> tuple[Any, Any]:
     return (shape[0], *shape[:0:-1]), (strides[0], *strides[:0:-1])
 
 
-def attention_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
+class Softmax(Protocol):
+    """What happens to scores between the products; its constructor adds its own scratch.
+
+    Arrays in slot 2 of both programs are the saved logs of the sums of exponentials.
+    """
+
+    def __init__(self, it: Attention, build: Builder) -> None:
+        """Stand between the products of a program."""
+
+    def forward(self, block: Block, room: int) -> Callable[[int], None]:
+        """Return what adds, for a sequence, that scores in ``room`` become probabilities."""
+
+    def finish(self) -> None:
+        """Add what makes the saved logs of all sequences."""
+
+    def backward(self, block: Block, rooms: tuple[int, int]) -> Callable[[int], None]:
+        """Return what adds, for a sequence, the gradient of scores.
+
+        Scores in the first room become probabilities, and the cotangents of these, which are
+        in the second, those of the scores.
+        """
+
+
+def attention_program(
+    library: Library, specs: Any, outs: Any, attrs: Any, softmax: type[Softmax]
+) -> Builder:
     """Return ``self_attention``: qkv to (y, saved)."""
     it = Attention(library, specs[0], attrs)
     build = Builder(library, [it.dense, it.narrow, it.saved])
-    flat = library.layout((it.batch * it.heads * it.steps,), (0,))
-    first = build.slot(flat)  # the first score of each row, less its logarithm of softmax
     room = build.slot(it.rows_of_all(max(it.blocks, key=lambda b: b.rows * b.seen)))
+    between = softmax(it, build)
     for block in it.blocks:
-        _average_block(it, build, block, (first, room))
-    logs = build.part(2, flat, 0)
-    create = library.lib.dnnl_binary_primitive_desc_create
-    made = library.kernel(create, library.engine, _SUBTRACT, flat, flat, flat)
-    build.call(made, [(_SRC, first), (_SECOND, logs), (_DST, logs)])
+        _average_block(it, build, block, room, between)
+    between.finish()
     return build
 
 
-def _average_block(it: Attention, build: Builder, block: Block, own: tuple[int, int]) -> None:
+def _average_block(
+    it: Attention, build: Builder, block: Block, room: int, between: Softmax
+) -> None:
     """Add what one block of queries needs: scores, softmax, the average of the values."""
-    (first, room), (q, k, v), y = own, it.parts(0), it.whole(1)
+    (q, k, v), y = it.parts(0), it.whole(1)
     scores = build.part(room, it.scores(block), 0)
-    rows = build.part(room, it.rows_of_all(block), 0)
-    score = it.scoring(build, block, (scores, rows))
-    column, keep = columns(it, block)
-    corner = build.part(room, column, 0)
-    take = build.kernel(it.library.reorder(column, keep))
-    softmax = build.kernel(it.softmax(block, _LOG_SOFTMAX))
-    exp = build.kernel(it.function(it.rows_of_all(block), _EXP, 0.0))
+    score, turn = it.scoring(build, block, scores), between.forward(block, room)
     average = build.kernel(it.averaging(block))
     mine, seen = (block.start, block.stop), (0, block.seen)
     for b in range(it.batch):
-        at = _SIZE * (b * it.heads * it.steps + block.start)
         score(it.view(build, q, b, mine), it.view(build, k, b, seen, flipped=True))
-        take([(_SRC, corner), (_DST, build.part(first, keep, at))])
-        softmax([(_SRC, rows), (_DST, rows)])
-        take([(_SRC, corner), (_DST, build.part(2, keep, at))])
-        exp([(_SRC, rows), (_DST, rows)])
+        turn(b)
         values, out = it.view(build, v, b, seen), it.view(build, y, b, mine)
         average([(_SRC, scores), (_WEIGHTS, values), (_DST, out)])
 
@@ -236,7 +229,9 @@ def columns(it: Attention, block: Block) -> tuple[Any, Any]:
     return matrix(shape, (block.rows * block.seen, block.seen)), matrix(shape, (it.steps, 1))
 
 
-def attention_grad_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
+def attention_grad_program(
+    library: Library, specs: Any, outs: Any, attrs: Any, softmax: type[Softmax]
+) -> Builder:
     """Return ``self_attention_grad``: (dy, qkv, saved) to the gradient of qkv.
 
     Blocks go backwards: the last one sees all keys and sets their gradients, the others add.
@@ -245,27 +240,29 @@ def attention_grad_program(library: Library, specs: Any, outs: Any, attrs: Any) 
     build = Builder(library, [it.narrow, it.dense, it.saved, it.dense])
     largest = it.rows_of_all(max(it.blocks, key=lambda b: b.rows * b.seen))
     rooms = build.slot(largest), build.slot(largest)
+    between = softmax(it, build)
     for block in reversed(it.blocks):
-        _pull_block(it, build, block, rooms)
+        _pull_block(it, build, block, rooms, between)
     return build
 
 
-def _pull_block(it: Attention, build: Builder, block: Block, rooms: tuple[int, int]) -> None:
+def _pull_block(
+    it: Attention, build: Builder, block: Block, rooms: tuple[int, int], between: Softmax
+) -> None:
     """Add what one block of queries gives to the gradients."""
     dy, (q, k, v), (dq, dk, dv) = it.whole(0), it.parts(1), it.parts(3)
     p, ds = (build.part(room, it.scores(block), 0) for room in rooms)
     p_flipped, ds_flipped = (build.part(room, it.scores(block, True), 0) for room in rooms)
-    rows, pulled = (build.part(room, it.rows_of_all(block), 0) for room in rooms)
-    score, kernels = it.scoring(build, block, (p, rows)), _pulling(it, build, block)
+    score, kernels = it.scoring(build, block, p), _pulling(it, build, block)
+    turn = between.backward(block, rooms)
     mine, seen, factor = (block.start, block.stop), (0, block.seen), it.factor(build)
     for b in range(it.batch):
         score(it.view(build, q, b, mine), it.view(build, k, b, seen, flipped=True))
-        kernels["softmax"]([(_SRC, rows), (_DST, rows)])
         given, values = it.view(build, dy, b, mine), it.view(build, v, b, seen, flipped=True)
         kernels["dp"]([(_SRC, given), (_WEIGHTS, values), (_DST, ds)])
+        turn(b)
         to = it.view(build, dv, b, seen)
         kernels["dv"]([(_SRC, p_flipped), (_WEIGHTS, given), (_DST, to)])
-        kernels["back"]([(_DST, rows), (_DIFF_DST, pulled), (_DIFF_SRC, pulled)])
         to = it.view(build, dq, b, mine)
         kernels["dq"]([(_SRC, ds), (_WEIGHTS, it.view(build, k, b, seen)), (_DST, to), factor])
         queries, to = it.view(build, q, b, mine), it.view(build, dk, b, seen)
@@ -273,23 +270,16 @@ def _pull_block(it: Attention, build: Builder, block: Block, rooms: tuple[int, i
 
 
 def _pulling(it: Attention, build: Builder, block: Block) -> dict[str, Any]:
-    """Add the kernels of the gradient of a block; return what calls them."""
+    """Add the products of the gradient of a block; return what calls them."""
     library, width = it.library, it.heads * it.head
-    scores, flipped, rows = it.scores(block), it.scores(block, True), it.rows_of_all(block)
+    scores, flipped = it.scores(block), it.scores(block, True)
     dy, wide = it.form(block.rows, width), it.form(block.rows, 3 * width)
     keys = it.form(block.seen, 3 * width)
     values = it.form(block.seen, 3 * width, flipped=True)
     last = block.stop == it.steps
-    hint = it.softmax(block, _SOFTMAX)
-    back = library.kernel(
-        library.lib.dnnl_softmax_backward_primitive_desc_create,
-        *(library.engine, _SOFTMAX, rows, rows, rows, 1, hint),
-    )
     made = {
-        "softmax": hint,
         "dp": it.product(dy, values, scores),
         "dv": it.product(flipped, dy, keys, library.attributes(not last, None)),
-        "back": back,
         "dq": it.product(scores, keys, wide, it.scaled()),
         "dk": it.product(flipped, wide, keys, it.scaled(not last)),
     }

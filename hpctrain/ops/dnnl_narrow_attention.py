@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 from hpctrain.autograd import Spec
 from hpctrain.autograd.narrow import NARROW, wide
 from hpctrain.ops.dnnl import Library
-from hpctrain.ops.dnnl_attention import Attention, Block, columns
+from hpctrain.ops.dnnl_attention import Attention, Block, Softmax
 from hpctrain.ops.dnnl_program import Builder
 
 __all__ = ["narrow_attention_grad_program", "narrow_attention_program"]
 
-_SRC, _DST, _WEIGHTS, _SECOND, _DIFF_SRC, _DIFF_DST = 1, 17, 33, 2, 129, 145
-_LINEAR, _EXP, _SUBTRACT = 0x26, 0x2A, 0x1FFF5
-_SOFTMAX, _LOG_SOFTMAX = 0x30000, 0x30001
+_SRC, _DST, _WEIGHTS = 1, 17, 33
+_LINEAR = 0x26
 _FLOAT = "float32"
 _BYTES = {NARROW: 2, _FLOAT: 4}
 
@@ -122,53 +121,40 @@ class _Narrow(Attention):
         return lambda: run(args)
 
 
-def narrow_attention_program(library: Library, specs: Any, outs: Any, attrs: Any) -> Builder:
+def narrow_attention_program(
+    library: Library, specs: Any, outs: Any, attrs: Any, softmax: type[Softmax]
+) -> Builder:
     """Return ``self_attention`` of bfloat16: qkv to (y, saved)."""
     it = _Narrow(library, specs[0], attrs)
     build = Builder(library, [it.array(3, NARROW), it.array(1, _FLOAT), it.saved])
-    flat = library.layout((it.batch * it.heads * it.steps,), (0,))
-    first = build.slot(flat)  # the first score of each row, less its logarithm of softmax
     factors = [it.room(build, NARROW) for _ in range(3)]
     rooms = [it.room(build, d, scores=True) for d in (_FLOAT, NARROW)]
-    result = it.room(build, _FLOAT)
+    result, between = it.room(build, _FLOAT), softmax(it, build)
     for block in it.blocks:
-        _average(it, build, block, (first, *factors, *rooms, result))
-    logs = build.part(2, flat, 0)
-    create = library.lib.dnnl_binary_primitive_desc_create
-    made = library.kernel(create, library.engine, _SUBTRACT, flat, flat, flat)
-    build.call(made, [(_SRC, first), (_SECOND, logs), (_DST, logs)])
+        _average(it, build, block, (*factors, *rooms, result), between)
+    between.finish()
     return build
 
 
-def _average(it: _Narrow, build: Builder, block: Block, own: tuple[int, ...]) -> None:
+def _average(
+    it: _Narrow, build: Builder, block: Block, own: tuple[int, ...], between: Softmax
+) -> None:
     """Add what one block of queries needs."""
-    first, q, k, v, scores, p, result = own
+    q, k, v, scores, p, result = own
     mine, seen = (block.start, block.stop), (0, block.seen)
     (y,), spans = it.lying(1, 1, _FLOAT), (mine, seen, seen)
     gather = [
         it.moving(build, span, place, room)
         for span, place, room in zip(spans, it.lying(0, 3, NARROW), (q, k, v), strict=True)
     ]
-    spread = it.moving(build, mine, y, result)
-    rows = build.part(scores, it.rows_of_all(block), 0)
-    hide = it.hiding(build, block, rows)
-    column, keep = columns(it, block)
-    corner = build.part(scores, column, 0)
-    take = build.kernel(it.library.reorder(column, keep))
-    softmax = build.kernel(it.softmax(block, _LOG_SOFTMAX))
-    exp = build.kernel(it.function(it.rows_of_all(block), _EXP, 0.0))
+    spread, turn = it.moving(build, mine, y, result), between.forward(block, scores)
     round_ = it.rounding(build, block, (scores, p))
-    score, average = _averaging(it, build, block, own[1:])
+    score, average = _averaging(it, build, block, own)
     for b in range(it.batch):
-        at = 4 * (b * it.heads * it.steps + block.start)
         for move in gather:
             move(b)
         score()
-        hide()
-        take([(_SRC, corner), (_DST, build.part(first, keep, at))])
-        softmax([(_SRC, rows), (_DST, rows)])
-        take([(_SRC, corner), (_DST, build.part(2, keep, at))])
-        exp([(_SRC, rows), (_DST, rows)])
+        turn(b)
         round_()
         average()
         spread(b)
@@ -190,7 +176,7 @@ def _averaging(
 
 
 def narrow_attention_grad_program(
-    library: Library, specs: Any, outs: Any, attrs: Any
+    library: Library, specs: Any, outs: Any, attrs: Any, softmax: type[Softmax]
 ) -> Builder:
     """Return ``self_attention_grad`` of bfloat16: (dy, qkv, saved) to the gradient of qkv.
 
@@ -203,12 +189,15 @@ def narrow_attention_grad_program(
     rooms["result"] = it.room(build, _FLOAT)
     rooms |= {name: it.room(build, _FLOAT, scores=True) for name in ("scores", "pulled")}
     rooms |= {name: it.room(build, NARROW, scores=True) for name in ("p", "ds")}
+    between = softmax(it, build)
     for block in reversed(it.blocks):
-        _pull(it, build, block, rooms)
+        _pull(it, build, block, rooms, between)
     return build
 
 
-def _pull(it: _Narrow, build: Builder, block: Block, rooms: dict[str, int]) -> None:
+def _pull(
+    it: _Narrow, build: Builder, block: Block, rooms: dict[str, int], between: Softmax
+) -> None:
     """Add what one block of queries gives to the gradients."""
     mine, seen = (block.start, block.stop), (0, block.seen)
     spans, last = (mine, seen, seen), block.stop == it.steps
@@ -221,29 +210,20 @@ def _pull(it: _Narrow, build: Builder, block: Block, rooms: dict[str, int]) -> N
         for span, place, n in zip(spans, it.lying(3, 3, _FLOAT), names, strict=True)
     }
     run = _products(it, build, block, rooms)
-    flat = it.rows_of_all(block)
-    rows, pulled = (build.part(rooms[n], flat, 0) for n in ("scores", "pulled"))
-    hide, hint = it.hiding(build, block, rows), it.softmax(block, _SOFTMAX)
-    rounded = it.library.layout((it.heads * block.rows, block.seen), (0, 1), NARROW)
-    ds = build.part(rooms["ds"], rounded, 0)
-    softmax = build.kernel(hint)
-    create = it.library.lib.dnnl_softmax_backward_primitive_desc_create
-    back = build.kernel(
-        it.library.kernel(create, it.library.engine, _SOFTMAX, rounded, flat, flat, 1, hint)
-    )
-    round_ = it.rounding(build, block, (rooms["scores"], rooms["p"]))
+    turn = between.backward(block, (rooms["scores"], rooms["pulled"]))
+    rounds = [
+        it.rounding(build, block, (rooms[wide_one], rooms[narrow_one]))
+        for wide_one, narrow_one in (("scores", "p"), ("pulled", "ds"))
+    ]
     for b in range(it.batch):
         for move in gather:
             move(b)
         run["scores"]()
-        hide()
-        softmax([(_SRC, rows), (_DST, rows)])
-        round_()
-        run["v"]()
-        spread["v"](b)
         run["pulled"]()
-        back([(_DST, rows), (_DIFF_DST, pulled), (_DIFF_SRC, ds)])
-        for name in ("q", "k"):
+        turn(b)
+        for round_ in rounds:
+            round_()
+        for name in ("v", "q", "k"):
             run[name]()
             spread[name](b)
 

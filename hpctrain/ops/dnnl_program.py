@@ -1,21 +1,67 @@
 """Programs of oneDNN: kernels one after the other, over arrays and planned scratch.
 
 A program is made once for shapes and attributes. It is made ready for arrays (addresses) as
-often as needed, and what that returns only runs: nothing is allocated in a step.
+often as needed, and what that returns only runs: nothing is allocated in a step. Between the
+kernels it may have passes over memory, which are formulas that somebody else compiles.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from hpctrain.ops.cells import Formula, Loop
 from hpctrain.ops.dnnl import Library
 
-__all__ = ["Bound", "Builder", "Program"]
+__all__ = ["Bound", "Builder", "Pass", "Program", "View"]
 
 _ALIGNMENT = 64
 _FROM, _TO, _WEIGHTS, _BIAS, _SCRATCHPAD = 1, 17, 33, 41, 80
 _WEIGHTS_LAYOUT = 131
+Call = Callable[[], int | None]
 _NOWHERE = -1  # the slot of which constants are part: it begins at address 0
+
+
+class View(NamedTuple):
+    """Float32 elements of a slot: strides count elements, ``at`` bytes."""
+
+    slot: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    at: int = 0
+
+    def array(self, places: Sequence[int]) -> Any:
+        """Return the array, which does not own its memory."""
+        found = _Lying(places[self.slot] + self.at, self)
+        return np.asarray(found)[None]
+
+
+class _Lying:
+    """What NumPy asks for to see memory as an array."""
+
+    def __init__(self, address: int, view: View) -> None:
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": view.shape,
+            "strides": tuple(4 * s for s in view.strides),
+            "typestr": "<f4",
+            "version": 3,
+        }
+
+
+class Pass(NamedTuple):
+    """A formula over views of one shape; a view of what rows fold to has one column."""
+
+    formula: Formula
+    ins: tuple[View, ...]
+    outs: tuple[View, ...]
+
+    def ready(self, places: Sequence[int], loop: Loop) -> Callable[[], None]:
+        """Return what runs it."""
+        ins, outs = ([v.array(places) for v in views] for views in (self.ins, self.outs))
+        return functools.partial(loop(self.formula, ins, outs), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +71,7 @@ class Program:
     Attributes
     ----------
     library : Library
-    calls : tuple of (primitive, tuple of (argument, slot))
+    calls : tuple of (primitive, tuple of (argument, slot)), or of (Pass, ())
         A slot is the number of an array: first those of the caller, then those in scratch,
         parts of others and constants, as they come.
     made : tuple
@@ -72,11 +118,13 @@ class Program:
             bound.held = ()
             self.spare.append(bound)
 
-    def ready(self, arrays: Sequence[Any], scratch: Any) -> Callable[[], None]:
+    def ready(
+        self, arrays: Sequence[Any], scratch: Any, loop: Loop | None = None
+    ) -> Callable[[], None]:
         """Return the program bound to arrays, to be run; see `bound`."""
-        return self.bound(arrays, scratch).run
+        return self.bound(arrays, scratch, loop).run
 
-    def bound(self, arrays: Sequence[Any], scratch: Any) -> "Bound":
+    def bound(self, arrays: Sequence[Any], scratch: Any, loop: Loop | None = None) -> "Bound":
         """Return the program bound to arrays.
 
         Parameters
@@ -85,13 +133,21 @@ class Program:
             C-contiguous, on the host; they must stay where they are.
         scratch : array of uint8
             At least ``nbytes``.
+        loop : callable, optional
+            Compiles the passes, if there are any.
         """
         library, places = self.library, self.places(arrays, scratch)
         memories = [library.memory(d, p) for d, p in zip(self.layouts, places, strict=True)]
-        calls = []
-        for primitive, args in self.calls:
+        execute, new = library.lib.dnnl_primitive_execute, library.ffi.new
+        calls: list[Call] = []
+        for made, args in self.calls:
+            if isinstance(made, Pass):
+                assert loop is not None, "a pass needs somebody to compile it"
+                calls.append(made.ready(places, loop))
+                continue
             given = [{"arg": number, "memory": memories[slot]} for number, slot in args]
-            calls.append((primitive, len(given), library.ffi.new("dnnl_exec_arg_t[]", given)))
+            kept = new("dnnl_exec_arg_t[]", given)
+            calls.append(functools.partial(execute, made, library.stream, len(args), kept))
         return Bound(self, calls, memories, (arrays, scratch))
 
     def places(self, arrays: Sequence[Any], scratch: Any) -> list[int]:
@@ -109,25 +165,23 @@ class Bound:
 
     Attributes
     ----------
-    calls : sequence
-        The kernels with their arguments, in the order in which they were added.
+    calls : sequence of callable
+        Kernels, which return their status, and passes, in the order in which they were added.
     memories : sequence
         A handle for each slot.
     """
 
     def __init__(
-        self, program: Program, calls: Sequence[Any], memories: Sequence[Any], held: Any
+        self, program: Program, calls: Sequence[Call], memories: Sequence[Any], held: Any
     ) -> None:
         self.program, self.calls, self.memories, self.held = program, calls, memories, held
-        self.execute = program.library.lib.dnnl_primitive_execute
-        self.stream = program.library.stream
 
-    def run(self, calls: Sequence[Any] | None = None) -> None:
+    def run(self, calls: Sequence[Call] | None = None) -> None:
         """Run some of its ``calls``, or all."""
-        execute, stream, library = self.execute, self.stream, self.program.library
+        library = self.program.library
         library.use_threads(self.program.threads)
-        for primitive, count, args in self.calls if calls is None else calls:
-            if status := execute(primitive, stream, count, args):
+        for call in self.calls if calls is None else calls:
+            if status := call():
                 raise library.failed(status)
 
     def take(self, arrays: Sequence[Any], scratch: Any) -> None:
@@ -184,6 +238,10 @@ class Builder:
         self.names.append(library.implementation(made))
         primitive = library.primitive(made)
         return lambda args: self.calls.append((primitive, (*args, *more)))
+
+    def over(self, formula: Formula, ins: Sequence[View], outs: Sequence[View]) -> None:
+        """Add a pass."""
+        self.calls.append((Pass(formula, tuple(ins), tuple(outs)), ()))
 
     def call(self, made: Any, args: Sequence[tuple[int, int]]) -> None:
         """Add the kernel that ``made`` describes."""

@@ -13,6 +13,7 @@ import numpy as np
 from hpctrain import backend
 from hpctrain.autograd import Spec
 from hpctrain.autograd.narrow import NARROW, is_narrow, narrowed, wide
+from hpctrain.ops.cells import Loop
 from hpctrain.ops.dnnl import DTYPES, library
 from hpctrain.ops.dnnl_program import Builder, Program
 
@@ -38,11 +39,14 @@ class TwoKernels:
         not, the reference runs, on scratch that it is not planned for: a rare case.
     ready : callable ``(xp, ins, outs, scratch, **attrs) -> callable``, optional
         The reference bound to arrays of NumPy, where that saves something in each call.
+    compiled : callable like ``make``, optional
+        Puts together the program with passes, which plans take on one thread where they can
+        be compiled; results within rounding.
     """
 
     factors = 0  # how many inputs may be bfloat16
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (columns)
         self,
         infer: Callable[..., Sequence[Spec]],
         make: Make,
@@ -50,19 +54,35 @@ class TwoKernels:
         scratch: Callable[..., Sequence[Spec]],
         guard: Callable[[Any], bool] | None = None,
         ready: Callable[..., Callable[[], None]] | None = None,
+        compiled: Make | None = None,
     ) -> None:
-        self._infer, self._make, self._guard, self._ready = infer, make, guard, ready
+        self._infer, self._makers, self._guard, self._ready = (
+            infer,
+            (make, compiled),
+            guard,
+            ready,
+        )
         self._kernel, self._scratch = kernel, scratch
         self._programs = functools.lru_cache(maxsize=1024)(self._program)
 
-    def program(self, specs: Sequence[Spec], attrs: dict[str, Any]) -> Program | None:
-        """Return the program for arrays of such specs on the host, or None."""
+    def program(
+        self, specs: Sequence[Spec], attrs: dict[str, Any], loops: bool = False
+    ) -> Program | None:
+        """Return the program for arrays of such specs on the host, or None.
+
+        With ``loops`` the one that has passes, None if it is not to be taken.
+        """
         found = library()
         if found is None or not _fits(specs, self.factors):
             return None
-        return self._programs(found.threads(), tuple(specs), tuple(attrs.items()))
+        threads, make = found.threads(), self._makers[loops]
+        if make is None or (loops and threads > 1):
+            return None
+        return self._programs(make, threads, tuple(specs), tuple(attrs.items()))
 
-    def _program(self, threads: int, specs: tuple[Spec, ...], items: Any) -> Program | None:
+    def _program(
+        self, make: Make, threads: int, specs: tuple[Spec, ...], items: Any
+    ) -> Program | None:
         found, attrs = library(), dict(items)
         assert found is not None, "asked only where it is there"
         outs = self._infer(specs, **attrs)
@@ -70,21 +90,24 @@ class TwoKernels:
             return None
         found.use_threads(threads)
         try:
-            return self._make(found, specs, outs, attrs).program(threads)
+            return make(found, specs, outs, attrs).program(threads)
         except NotImplementedError:
             return None
 
     @property
     def columns(self) -> dict[str, Any]:
         """What a row takes beside its kernel."""
-        return {"scratch": self.scratch, "bind": self.bind, "dense": self.dense}
+        loops = self._makers[1] is not None
+        found = {"scratch": self.scratch, "bind": self.bind, "dense": self.dense}
+        return {**found, "loops": True} if loops else found
 
     def scratch(self, specs: Sequence[Spec], **attrs: Any) -> Sequence[Spec]:
         """Return what either needs; a plan for a GPU is made by the same call."""
         program = self.program(specs, attrs)
         if program is None:
             return self._scratch(specs, **attrs)
-        mine = Spec((program.nbytes,), _BYTES)
+        other = self.program(specs, attrs, loops=True) or program
+        mine = Spec((max(program.nbytes, other.nbytes),), _BYTES)
         return [mine, *self._scratch(specs, **attrs)] if _gpus() else [mine]
 
     def dense(self, specs: Sequence[Spec], **attrs: Any) -> bool:
@@ -111,18 +134,21 @@ class TwoKernels:
         self._kernel(np, ins, outs, [np.empty(s.shape, s.dtype) for s in wanted], **attrs)
 
     def bind(
-        self, xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any
+        self, xp: Any, ins: Any, outs: Any, scratch: Any, loop: Loop | None = None, **attrs: Any
     ) -> Callable[[], None] | None:
-        """Return the program with its addresses filled in."""
-        program = self.program([Spec.of(a) for a in ins], attrs)
+        """Return the program with its addresses filled in; ``loop`` compiles passes."""
+        specs = [Spec.of(a) for a in ins]
+        program = self.program(specs, attrs)
         if xp is not np:
             return None
         if program is None:
             if self._ready is None:
                 return functools.partial(self._kernel, xp, ins, outs, scratch, **attrs)
             return self._ready(xp, ins, outs, scratch, **attrs)
+        if loop is not None:
+            program = self.program(specs, attrs, loops=True) or program
         plain = [a if _plain(a) else np.empty(a.shape, a.dtype) for a in ins]
-        run = program.ready([*plain, *outs], scratch[0])
+        run = program.ready([*plain, *outs], scratch[0], loop)
         if self._guard is not None:
             run = functools.partial(self._run, run, plain, outs, attrs)
         copies = [(p, a) for p, a in zip(plain, ins, strict=True) if p is not a]
@@ -152,13 +178,13 @@ class Products(TwoKernels):
         return () if found is None else range(self.factors)
 
     def bind(
-        self, xp: Any, ins: Any, outs: Any, scratch: Any, **attrs: Any
+        self, xp: Any, ins: Any, outs: Any, scratch: Any, loop: Loop | None = None, **attrs: Any
     ) -> Callable[[], None] | None:
         """Return the program with its addresses filled in."""
         specs = [Spec.of(a) for a in ins]
         if any(map(is_narrow, specs)) and self.program(specs, attrs) is None:
             return None  # the reference widens its factors in each call
-        return super().bind(xp, ins, outs, scratch, **attrs)
+        return super().bind(xp, ins, outs, scratch, loop, **attrs)
 
 
 def _widened_scratch(scratch: Callable[..., Sequence[Spec]]) -> Callable[..., list[Spec]]:
