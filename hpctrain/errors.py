@@ -27,9 +27,20 @@ class ShapeError(HpctrainError, ValueError):
 
 
 class RangeError(ShapeError):
-    """An index is beyond the array that it points into, such as a label beyond the classes."""
+    """An index is beyond the array that it points into, such as a label beyond the classes.
+
+    Parameters
+    ----------
+    message : str
+    index : int, optional
+        The index, for whoever can tell where it comes from.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str = "", index: int | None = None) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 class CheckpointError(HpctrainError, RuntimeError):

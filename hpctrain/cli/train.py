@@ -13,6 +13,7 @@ from hpctrain import backend, engine
 from hpctrain.cli import build, pipeline, serving, tensor
 from hpctrain.cli.defaults import DEFAULT
 from hpctrain.cli.exchange import PAUSE_S, lanes_for, overlaps, way_of
+from hpctrain.cli.failure import end_all, naming
 from hpctrain.cli.room import Room
 from hpctrain.cli.threads import limit_threads, told
 from hpctrain.cli.tune import traffic_of
@@ -23,7 +24,6 @@ from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.stall import Watch
 from hpctrain.comm.world import World, start
 from hpctrain.config import NOT_COUNTED, Config, check_ranks, digest, load, split, to_toml
-from hpctrain.errors import HpctrainError
 from hpctrain.graph.fused import prepare
 from hpctrain.graph.marks import AGAIN
 from hpctrain.graph.native import fuses
@@ -88,7 +88,7 @@ def _train(config: Config, world: World) -> Outcome:
                 {**lanes_for(traffic, readers=2), **pipeline.lanes(config, traffic.eager_s)},
                 run_ahead=RUN_AHEAD,
                 recorder=recorder,
-                on_failure=lambda error: _end_all(error, world),
+                on_failure=lambda error: end_all(error, world, data),
             )
         )
         activity = data.train.activity = data.test.activity = Activity()
@@ -137,20 +137,12 @@ def _train(config: Config, world: World) -> Outcome:
         )
         stop_file = run_dir.stop_file if run_dir else None
         limit = time_left(config.run.time_limit, os.environ)
-        with StopFlag(stop_file, limit) as stop, watch:
+        with StopFlag(stop_file, limit) as stop, watch, naming(data):
             outcome = trainer.fit(stop)
             serving.end(step, outcome)
         _tell(console, run_dir, outcome, stop.reason)
     step.way.free()
     return outcome
-
-
-def _end_all(error: BaseException, world: World) -> None:
-    """End all ranks when a task fails on this one; a single rank raises it where it waits."""
-    cause = error.__cause__
-    if world.size > 1:
-        said = isinstance(cause, HpctrainError | MemoryError)
-        world.guard.fail(cause if cause and said else error, "engine")
 
 
 def _run_dir(config: Config, world: World, stack: ExitStack) -> Any:

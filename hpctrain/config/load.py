@@ -92,9 +92,16 @@ def _checked(value: Any, key: Key, where: str, got: Any) -> Any:
 
 
 def _complaint(key: Key, where: str, got: Any) -> str:
+    return f"{where}: got {_shown(got)}, needed {key.needed}{_hint(key, got)}"
+
+
+def _hint(key: Key, got: Any) -> str:
+    if key.plain is list and isinstance(got, str):
+        words = [word.strip(" []\"'") for word in got.split(",")]
+        quoted = ", ".join(f'"{word}"' for word in words)
+        return f"; as a flag write {','.join(words)}, in a file [{quoted}]"
     close = difflib.get_close_matches(str(got), key.choices, n=1)
-    hint = f'; did you mean "{close[0]}"?' if close else ""
-    return f"{where}: got {_shown(got)}, needed {key.needed}{hint}"
+    return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def _shown(value: Any) -> str:

@@ -85,8 +85,9 @@ def fit(cotangent: Any, like: Any) -> Any:
 def check_ids(xp: Any, where: str, ids: Any, limit: int) -> None:
     """Raise if an index is out of range; not on a GPU, where looking would block."""
     if xp is np and ids.size and (ids.min() < 0 or ids.max() >= limit):
-        bad = ids[(ids < 0) | (ids >= limit)].flat[0]
+        bad = int(ids[(ids < 0) | (ids >= limit)].flat[0])
         raise RangeError(
             f"{where}: got index {bad}, needed 0 to {limit - 1}; correct the data, or widen "
-            "the model"
+            "the model",
+            bad,
         )

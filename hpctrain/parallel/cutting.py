@@ -58,7 +58,8 @@ def cut(
     if not 1 <= stages <= len(network.layers):
         raise ConfigError(
             f"cut: got {len(network.layers)} layers for {stages} stages, needed at least 1 "
-            "layer for each of at least 1 stage"
+            "layer for each of at least 1 stage; lower the number of ranks in the pipeline "
+            "(parallel.pipeline), or of stages on each (parallel.chunks)"
         )
     many = kept or [1] * stages
     if len(many) != stages:

@@ -76,3 +76,11 @@ def test_no_checkpoint_holds_parameters_that_are_not_finite(train, tmp_path):
     assert ended.code == 86
     assert ended.err.count("\n") == 1
     assert not list(tmp_path.rglob("step-*"))
+
+
+def test_a_label_beyond_the_classes_is_told_with_its_record(train):
+    ended = train(1, **{"model.args.classes": 3}).end()
+
+    assert ended.code == 2
+    assert "got index 3, needed 0 to 2" in ended.said
+    assert re.search(r"train/shard-00000\.h5 has 3 in record \d+ of label\n", ended.said)

@@ -112,7 +112,11 @@ def test_the_text_of_a_flag_is_read_as_the_type_of_its_key(argv, section, key, v
             'run.toml: optim.name: got "sdg", needed "sgd", "adam" or "adamw"; '
             'did you mean "sgd"?',
         ),
-        ('[data]\ninputs = "x"', 'run.toml: data.inputs: got "x", needed a list of strings'),
+        (
+            '[data]\ninputs = "x"',
+            'run.toml: data.inputs: got "x", needed a list of strings; '
+            'as a flag write x, in a file ["x"]',
+        ),
         (
             "[model.args]\na = {b = 1}",
             "run.toml: model.args: got {'a': {'b': 1}}, needed a table of plain values",
