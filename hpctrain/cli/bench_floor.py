@@ -45,7 +45,7 @@ class Floor:
 
 
 def floor(name: str) -> Floor:
-    """Measure the floor of a workload, on one thread.
+    """Measure the floor of a workload anew, on one thread.
 
     Parameters
     ----------
@@ -55,17 +55,17 @@ def floor(name: str) -> Floor:
     with threadpool_limits(1):
         dnnl.limit(1)
         plan, parameters = _plan(name)
-        multiplied = moved = 0.0
+        rates, multiplied, moved = _Rates(), 0.0, 0.0
         for node in plan.graph.nodes:
             ins = [plan.graph.specs[v] for v in node.inputs]
             outs = [plan.graph.specs[v] for v in node.outputs]
-            found = _multiplied(node, ins, outs)
+            found = rates.multiplied(node, ins, outs)
             if found is not None:
                 multiplied += found
             elif node.outputs[0] not in plan.views:
                 each = {*node.inputs, *node.outputs}
-                moved += _moved(sum(plan.graph.specs[v].nbytes for v in each))
-        moved += _moved(5 * parameters)
+                moved += rates.moved(sum(plan.graph.specs[v].nbytes for v in each))
+        moved += rates.moved(5 * parameters)
     return Floor(multiplied * 1e3, moved * 1e3)
 
 
@@ -82,14 +82,25 @@ def _plan(name: str) -> tuple[Plan, int]:
     return training_plan(step), sum(t.spec.nbytes for t in trained)
 
 
-def _multiplied(node: Node, ins: list[Spec], outs: list[Spec]) -> float | None:
-    """Return the least seconds of a node that multiplies, or None if it does not."""
-    if node.row.name.startswith("conv"):
-        return fastest_conv(node.row.name, tuple(ins), node.attrs)
-    shapes = list(products(node, ins, outs))
-    if not shapes:
-        return None
-    return sum(shape[0] * fastest_product(*shape[1:]) for shape in shapes)
+class _Rates:
+    """What this machine reaches now; each measurement is made once."""
+
+    def __init__(self) -> None:
+        self.product = functools.cache(fastest_product)
+        self.conv = functools.cache(fastest_conv)
+        self.copy = functools.cache(_rate)
+
+    def multiplied(self, node: Node, ins: list[Spec], outs: list[Spec]) -> float | None:
+        """Return the least seconds of a node that multiplies, or None if it does not."""
+        if node.row.name.startswith("conv"):
+            return self.conv(node.row.name, tuple(ins), node.attrs)
+        shapes = list(products(node, ins, outs))
+        return sum(n * self.product(*shape) for n, *shape in shapes) if shapes else None
+
+    def moved(self, nbytes: int) -> float:
+        """Return the seconds in which a copy reads and writes ``nbytes`` together."""
+        size = 1 << max(12, (max(1, nbytes) - 1).bit_length())
+        return nbytes / self.copy(size)
 
 
 def products(node: Node, ins: list[Spec], outs: list[Spec]) -> Iterator[Product]:
@@ -152,13 +163,6 @@ _RULES: dict[str, Callable[..., Iterator[Product]]] = {
 }
 
 
-def _moved(nbytes: int) -> float:
-    """Return the seconds in which a copy reads and writes ``nbytes`` together."""
-    size = 1 << max(12, (max(1, nbytes) - 1).bit_length())
-    return nbytes / _rate(size)
-
-
-@functools.cache
 def _rate(nbytes: int) -> float:
     """Return the bytes a second that a copy of half of ``nbytes`` reads and writes."""
     source, target = np.ones(nbytes // 2, np.uint8), np.zeros(nbytes // 2, np.uint8)

@@ -1,10 +1,11 @@
 """``bench peers``: a training step beside PyTorch's and MXNet's, in turn on one core."""
 
+import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -47,7 +48,7 @@ def peers(  # noqa: PLR0913 (its flags)
     Each round runs every contender once, each in a process of its own on the same core; the
     median over rounds of their medians counts. The floor is what the products and
     convolutions take at this machine's own best rate for their shapes, and what other arrays
-    take to be moved at the rate of a copy.
+    take to be moved at the rate of a copy; it is measured in each round, too.
 
     Args:
         torch: a Python that has PyTorch.
@@ -68,9 +69,10 @@ def peers(  # noqa: PLR0913 (its flags)
     console, rows = Console(), []
     for name in names:
         commands = contenders(name, torch, mxnet, steps or STEPS[name], precision)
-        found = _alternate(commands, rounds)
-        least = floor(name) if precision == "float32" else None
-        rows.append({**_row(name, found, least), "precision": precision})
+        bound = functools.partial(floor, name) if precision == "float32" else None
+        rows.append(
+            {**_row(name, *_alternate(commands, rounds, bound)), "precision": precision}
+        )
         if json:
             print(_line(rows[-1]), flush=True)
     if not json:
@@ -96,20 +98,25 @@ def contenders(
     return found
 
 
-def _alternate(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Any]:
-    """Run each command in turn; return median ms, and MiB, of those that ran."""
+def _alternate(
+    commands: Mapping[str, Sequence[str]], rounds: int, bound: Callable[[], Floor] | None
+) -> tuple[dict[str, Any], Floor | None]:
+    """Run each command in turn; return median ms, and MiB, of those that ran, and the floor."""
     lines: dict[str, list[dict[str, Any]]] = {who: [] for who in commands}
+    floors: list[Floor] = []
     for _ in range(rounds):
         for who, command in commands.items():
             if (line := _run(who, command)) is not None:
                 lines[who].append(line)
-    return {
+        floors += [bound()] if bound else []
+    found = {
         who: {
             key: median(line[key] for line in found) for key in ("ms_per_step", "peak_rss_mb")
         }
         for who, found in lines.items()
         if found
     }
+    return found, sorted(floors, key=lambda f: f.ms)[len(floors) // 2] if floors else None
 
 
 def _run(who: str, command: Sequence[str]) -> dict[str, Any] | None:

@@ -19,11 +19,6 @@ _TRIES, _SECONDS = 15, 0.3
 
 def fastest_product(rows: int, depth: int, columns: int, a_flip: bool, b_flip: bool) -> float:
     """Return the least seconds of a product, its first or second factor transposed."""
-    return _fastest_product(rows, depth, columns, bool(a_flip), bool(b_flip))
-
-
-@functools.cache
-def _fastest_product(rows: int, depth: int, columns: int, a_flip: bool, b_flip: bool) -> float:
     rng = np.random.default_rng(0)
     a = _random(rng, (depth, rows) if a_flip else (rows, depth))
     b = _random(rng, (columns, depth) if b_flip else (depth, columns))
@@ -71,7 +66,6 @@ def _ways(a: Any, b: Any, out: Any) -> Iterator[Callable[[], Any]]:
         yield functools.partial(bound.run, bound.calls[-1:])
 
 
-@functools.cache
 def fastest_conv(name: str, specs: tuple[Spec, ...], attrs: Any) -> float:
     """Return the least seconds of a row of convolution, alone, images channels last."""
     row, given = primitive(name), dict(attrs)
