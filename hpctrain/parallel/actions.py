@@ -135,7 +135,14 @@ class Actions:
     def add(self, turn: Turn, index: int) -> None:
         """Add a slice of one part's gradient to the sums."""
         assert self.sums is not None, "sums are kept where parts are added"
-        self.meter.timed(None, self.sums.add, self.piece(index), turn.first)
+        kept = turn.bound.kept if turn.bound is not None else ()
+        self.meter.timed(None, self.sums.add, self.piece(index), turn.first, kept)
+
+    def add_last(self, turn: Turn, index: int) -> None:
+        """Add a slice of the last part's gradient, and what is made of all parts at once."""
+        self.add(turn, index)
+        assert self.sums is not None, "sums are kept where parts are added"
+        self.meter.timed(None, self.sums.close, self.piece(index))
 
     def look(self, turn: Turn, index: int) -> None:
         """Note whether a slice of this rank's gradient is not finite, and then clear it.

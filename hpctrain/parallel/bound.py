@@ -17,6 +17,7 @@ from hpctrain.graph.repeated import Once, Repeated
 from hpctrain.graph.segments import cut
 from hpctrain.graph.strips import strips_of
 from hpctrain.parallel.program import Objective, StepDefinition, repeated_plan, training_plan
+from hpctrain.parallel.shards import Sums
 from hpctrain.parallel.state import ModelState
 from hpctrain.parallel.work import CORRECT, COUNT, LOSS, STOP, Options, Work
 
@@ -44,11 +45,15 @@ class BoundStep:
     shelves : Shelves, optional
         Where values are kept that are made of parameters alone, for all shapes together, if a
         step has several parts.
+    sums : Sums, optional
+        Where the gradients of the parts of a step are added up.
 
     Attributes
     ----------
     derived : frozenset
         What those values are made of.
+    kept : collection of int
+        Parameters of whose gradients it only keeps the factors, for ``sums``.
     """
 
     def __init__(  # noqa: PLR0913 (what a step is made of)
@@ -60,12 +65,14 @@ class BoundStep:
         options: Options,
         early: bool = False,
         shelves: Shelves | None = None,
+        sums: Sums | None = None,
     ) -> None:
         flat = state.flat
         self.state = state
         self._together = objective.together
         planned = _planned(objective, specs, state, options)
-        self.plan, self.working_bytes = planned.each, planned.arena_bytes
+        self.working_bytes = planned.arena_bytes
+        self.plan, self.kept = sums.adopt(planned.each) if sums else (planned.each, ())
         graph = self.plan.graph
         self.losses = backend.empty(
             graph.specs[graph.outputs[0]].shape, flat.dtype, state.device
@@ -137,6 +144,8 @@ class BoundSteps:
     options : Options
     early : bool
         See `BoundStep`.
+    sums : Sums, optional
+        See `BoundStep`.
 
     Notes
     -----
@@ -144,10 +153,15 @@ class BoundSteps:
     """
 
     def __init__(
-        self, objective: Objective, state: ModelState, options: Options, early: bool = False
+        self,
+        objective: Objective,
+        state: ModelState,
+        options: Options,
+        early: bool = False,
+        sums: Sums | None = None,
     ) -> None:
         self._objective, self._state, self._options = objective, state, options
-        self._early = early
+        self._early, self._sums = early, sums
         self._kept: Recent[BoundStep] = Recent()
         self._pool, self._shelves, self._calls = Pool(), Shelves(state.device), 0
 
@@ -155,7 +169,7 @@ class BoundSteps:
         """Return what runs batches of ``specs``; captured anew if it is not there."""
         self._calls += 1
         parts = self._objective, self._state, specs, self._pool, self._options, self._early
-        return self._kept.get(specs, partial(BoundStep, *parts, self._shelves))
+        return self._kept.get(specs, partial(BoundStep, *parts, self._shelves, self._sums))
 
     def of_step(self, parts: Sequence[Work]) -> Iterator[tuple[Work, BoundStep, bool]]:
         """Yield each part of a step, what runs it, and whether that derives values anew."""

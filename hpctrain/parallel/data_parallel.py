@@ -122,7 +122,9 @@ class DataParallel:
             self._norms = self.group.dup()
         parts = self.optimizer, self.schedule, options, self._exchange, self.way.sums
         self._actions = self.actions(state, *parts, self._norms, self.way.log)
-        self._bound = BoundSteps(self.objective, state, options, self.way.early(options))
+        self._bound = BoundSteps(
+            self.objective, state, options, self.way.early(options), self.way.sums
+        )
 
     @property
     def meter(self) -> Meter:

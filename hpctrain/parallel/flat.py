@@ -246,6 +246,11 @@ class FlatParameters:
                 found[place].append(piece.index)
         return [tuple(f) for f in found]
 
+    def span(self, piece: Slice, place: int) -> tuple[int, int]:
+        """Return where in the buffers the elements of a parameter lie that a slice has."""
+        at = self.offsets[place]
+        return max(piece.start, at), min(piece.stop, at + self.sizes[place])
+
     def row_cuts(self) -> dict[int, RowCuts]:
         """Return, by place, how parameters that lie in several slices are cut by rows."""
         found = {}

@@ -213,7 +213,7 @@ def _finished(final: Sequence[int], rules: Rules, last: bool) -> Iterator[Item]:
     """Yield what is done with slices of the gradient of one part when they are final."""
     for index in final:
         if rules.summed:
-            yield Item("add", index, (), (gradients(index),))
+            yield Item("add_last" if last else "add", index, (), (gradients(index),))
         if last and rules.checked:
             yield Item("look", index, (), (FLAG, gradients(index)))
 

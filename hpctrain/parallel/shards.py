@@ -7,14 +7,17 @@ the precision and rounded at the end: sums of a few dozen numbers in float32 are
 unless the numbers differ by a factor of more than about 2**20, and the order cannot matter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from hpctrain.backend import CPU
 from hpctrain.errors import ConfigError
+from hpctrain.graph.plan import Plan
 from hpctrain.parallel.flat import FlatParameters, Slice
+from hpctrain.parallel.later import Later
 from hpctrain.parallel.together import made_up
 from hpctrain.parallel.work import Work
 
@@ -109,28 +112,64 @@ class Sums:
         Of the sums: float64 for shards.
     buffer : array, shape (total,), optional
         Where they are to lie.
+    compiled : bool
+        Whether some gradients may be made of all parts at once: see `hpctrain.parallel.later`.
 
     Attributes
     ----------
     buffer : array, shape (total,)
         What is exchanged.
+    later : Later or None
+        What keeps the factors of such gradients.
     """
 
     def __init__(
-        self, flat: FlatParameters, dtype: Any = np.float64, buffer: Any = None
+        self,
+        flat: FlatParameters,
+        dtype: Any = np.float64,
+        buffer: Any = None,
+        compiled: bool = False,
     ) -> None:
         self._flat = flat
         zeros = flat.device.module.zeros
         self.buffer: Any = zeros(flat.total, dtype) if buffer is None else buffer
 
-    def add(self, piece: Slice, first: bool) -> None:
-        """Add the gradient of one part; the first one of a step begins the sum."""
-        sums: Any = self.buffer[piece.start : piece.stop]
-        part = self._flat.grads[piece.start : piece.stop]
-        if first:
-            sums[...] = part
-        else:
-            sums += part
+        self.later = Later(flat, self.buffer) if compiled and flat.device == CPU else None
+
+    def adopt(self, plan: Plan) -> tuple[Plan, Collection[int]]:
+        """Let a part keep the factors of gradients that are made of all parts at once.
+
+        Returns
+        -------
+        plan : Plan
+        kept : collection of int
+            The parameters whose gradients these are.
+        """
+        if self.later is None:
+            return plan, ()
+        graph, kept = self.later.adopt(plan.graph)
+        return replace(plan, graph=graph), kept
+
+    def add(self, piece: Slice, first: bool, kept: Collection[int] = ()) -> None:
+        """Add the gradient of one part; the first one of a step begins the sum.
+
+        But for that of the parameters ``kept``, of which there are factors so far.
+        """
+        whole = [(piece.start, piece.stop, False)]
+        for start, stop, empty in self.later.runs(piece, kept) if self.later else whole:
+            sums: Any = self.buffer[start:stop]
+            if empty:
+                if first:
+                    sums[...] = 0
+            elif first:
+                sums[...] = self._flat.grads[start:stop]
+            else:
+                sums += self._flat.grads[start:stop]
+
+    def close(self, piece: Slice) -> None:
+        """Add what is made of all parts at once."""
+        if self.later is not None:
+            self.later.add(piece)
 
     def settle(self, piece: Slice) -> None:
         """Round the sum over all ranks into the gradient buffer."""

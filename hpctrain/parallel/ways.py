@@ -15,6 +15,7 @@ from hpctrain.comm.rows import Rows
 from hpctrain.comm.timeline import Link
 from hpctrain.comm.transport import MpiTransport, Transport
 from hpctrain.errors import ConfigError
+from hpctrain.graph.native import available
 from hpctrain.parallel.flat import FlatParameters
 from hpctrain.parallel.near import shared
 from hpctrain.parallel.shards import Sums
@@ -191,5 +192,6 @@ def _sent_dtype(flat: FlatParameters, options: Options) -> np.dtype[Any]:
 def _sums(flat: FlatParameters, options: Options, buffer: Any = None) -> Sums | None:
     """Return where gradients of several parts are added up, if there may be several."""
     if options.shard or options.accumulate > 1:
-        return Sums(flat, _sent_dtype(flat, options), buffer)
+        compiled = bool(options.shard) and options.fuse and available()
+        return Sums(flat, _sent_dtype(flat, options), buffer, compiled)
     return None

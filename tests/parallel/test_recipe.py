@@ -38,7 +38,7 @@ def items(order=(2, 1, 0), parts=1, settled=False, **how):
     made = rules(Options(**how), order, True, parts > 1, settled)
     found = []
     for part in range(parts):
-        found += gradient_items(SEGMENTS, made, part == parts - 1)
+        found += gradient_items(SEGMENTS, made, "last" if part == parts - 1 else "part")
     found += exchange_items(made)
     if not how.get("overlap", True):
         found = [found[i] for i in posted_early(found)]
@@ -101,8 +101,9 @@ def test_only_collectives_are_on_the_communication_lane():
 
 def test_parts_are_added_before_the_last_is_sent():
     found = items(parts=3, accumulate=3)
-    assert len(places(found, "add", 1)) == 3
-    assert places(found, "add", 1)[-1] < places(found, "exchange", 1)[0]
+    assert len(places(found, "add", 1)) == 2 and len(places(found, "add_last", 1)) == 1
+    assert places(found, "add", 1)[-1] < places(found, "add_last", 1)[0]
+    assert places(found, "add_last", 1)[0] < places(found, "exchange", 1)[0]
     assert len(places(found, "exchange")) == 3
 
 

@@ -1,12 +1,28 @@
 """Several parts make one step: batches that are accumulated, and shards of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from replicas import batches, joined, mlp, parallel, serial, share, trainer
+from replicas import (
+    Model,
+    batches,
+    joined,
+    mlp,
+    parallel,
+    parameters,
+    serial,
+    share,
+    trainer,
+)
 
+from hpctrain import ops
 from hpctrain.engine import create
 from hpctrain.errors import ConfigError
+from hpctrain.graph.native import available
+from hpctrain.graph.thin import ThinProducts
 from hpctrain.optim import SGD, Adam
+from hpctrain.parallel import later
 from hpctrain.parallel.shards import parts_of_step
 from hpctrain.parallel.work import Options, Work
 
@@ -87,6 +103,53 @@ def test_sums_of_shards_and_batches_have_the_same_bits_on_any_number_of_ranks(wo
 
     for a, b in zip(state.trained, single.trained, strict=True):
         np.testing.assert_array_equal(a.array, b.array)
+    alone.free()
+
+
+@pytest.mark.skipif(not available(), reason="no llvmlite")
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "after"])
+def test_gradients_made_of_all_shards_at_once_have_the_bits_of_any_number_of_ranks(
+    world, overlap, monkeypatch, tmp_path
+):
+    """Uneven shards, more than there is room for, and slices that end inside of a row."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spans = []
+
+    class Seen(ThinProducts):
+        def add(self, sums, span):
+            spans.append((self.shape, self.count, span))
+            super().add(sums, span)
+
+    def wide():
+        shapes = {"w1": (70, 6), "w2": (40, 70), "b2": (40,), "w3": (5, 40)}
+        model = Model(parameters(shapes), None)
+        for parameter in model.parameters.values():
+            parameter.cast(np.float32)
+
+        def net(x):
+            t = model.tensor
+            y = ops.dense(ops.tanh(ops.dense(x, t("w1"))), t("w2"), t("b2"))
+            return ops.dense(ops.tanh(y), t("w3"))
+
+        model.net = net
+        return model
+
+    steps = [[(x.astype(np.float32), y) for x, y in step] for step in steps_of(((15, 7), (9,)))]
+    alone = world.split(world.rank)
+    options = Options(overlap=overlap, accumulate=2, shard=2)
+    whole = replace(options, fuse=True)
+
+    plain = parallel(wide(), ADAM, alone, steps, "serial", options, 512)[1]
+    monkeypatch.setattr(later, "ThinProducts", Seen)
+    single = parallel(wide(), ADAM, alone, steps, "serial", whole, 512)[1]
+    counts, ends = {c for _, c, _ in spans}, {b for *_, (_, b) in spans}
+    state = parallel(wide(), ADAM, world, steps, "threaded", whole, 999)[1]
+
+    assert {shape for shape, *_ in spans} == {(2, 40, 70), (1, 40, 70)}
+    assert 6 in counts and any(end % 70 for end in ends)
+    for a, b, c in zip(state.trained, single.trained, plain.trained, strict=True):
+        np.testing.assert_array_equal(a.array, b.array)
+        np.testing.assert_allclose(b.array, c.array, 1e-4, 1e-5)
     alone.free()
 
 
