@@ -219,15 +219,21 @@ def objective(
         [Tensor(np.zeros(s.shape, s.dtype), device=device) for s in specs]
         for specs in batch_specs(loader, 1)
     )
+    shapes = ", ".join(str(t.spec) for t in (*inputs, *targets))
     try:
         net.complete_shapes(*inputs)
-        goal(inputs, targets)
+        losses = goal(inputs, targets)[0]
     except HpctrainError as error:
-        shapes = ", ".join(str(t.spec) for t in (*inputs, *targets))
         raise ConfigError(
             f"model {config.model.name}: does not take a batch of {shapes}: {error}; change "
             "[model], [loss] or [data]"
         ) from error
+    if losses.dtype != np.dtype(config.device.dtype):
+        raise ConfigError(
+            f"model {config.model.name}: makes losses of {losses.dtype} from a batch of "
+            f"{shapes}, needed {config.device.dtype}; store the inputs as floats, or write "
+            "them by hpctrain.io.ShardWriter with a scale"
+        )
     return net, goal
 
 

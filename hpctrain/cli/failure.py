@@ -1,12 +1,12 @@
-"""What is said and done when a task of a run fails."""
+"""What is said and done when a run fails."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hpctrain.cli.build import Data
 from hpctrain.comm.world import World
-from hpctrain.errors import HpctrainError, RangeError
-from hpctrain.io.search import holders
+from hpctrain.errors import HpctrainError, NumericError, RangeError
+from hpctrain.io.search import holders, not_finite
 
 __all__ = ["end_all", "name_record", "naming"]
 
@@ -30,15 +30,22 @@ def end_all(error: BaseException, world: World, data: Data) -> None:
 
 
 def name_record(error: BaseException | None, data: Data) -> None:
-    """Add to an error about an index in which records that index stands, once.
+    """Add to an error that records may be to blame for which they are.
 
-    Other errors stay, and those about an index that is in no file: it may be computed.
+    To one about an index, once, where that index stands; to one about numbers that are not
+    finite, where there are such. Others stay as they are, and those without such a record:
+    the index may be computed, and the training diverge by itself.
     """
-    if not isinstance(error, RangeError) or error.index is None:
+    sets = [data.train, data.test]
+    if isinstance(error, RangeError) and error.index is not None:
+        index, error.index = error.index, None
+        places, what = holders(sets, index), str(index)
+    elif isinstance(error, NumericError):
+        places, what = not_finite(sets), "a number that is not finite"
+    else:
         return
-    index, error.index = error.index, None
-    for path, number, field in holders([data.train, data.test], index):
-        error.args = (f"{error}; {path} has {index} in record {number} of {field}",)
+    for path, number, field in places:
+        error.args = (f"{error}; {path} has {what} in record {number} of {field}",)
 
 
 @contextmanager
@@ -46,6 +53,6 @@ def naming(data: Data) -> Iterator[None]:
     """Do `name_record` for what is raised inside."""
     try:
         yield
-    except RangeError as error:
+    except (RangeError, NumericError) as error:
         name_record(error, data)
         raise

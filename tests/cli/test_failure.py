@@ -1,12 +1,14 @@
-"""An index beyond the classes is told with the record that it comes from."""
+"""What records are to blame for is told with the record."""
 
 from types import SimpleNamespace
 
+import h5py
+import numpy as np
 import pytest
 
 from hpctrain.cli.build import Data
 from hpctrain.cli.failure import end_all, naming
-from hpctrain.errors import EngineError, RangeError, ShapeError
+from hpctrain.errors import EngineError, NumericError, RangeError, ShapeError
 from hpctrain.io import open_records
 
 pytestmark = pytest.mark.serial
@@ -46,12 +48,24 @@ def test_a_record_is_named_once(records):
 
 
 @pytest.mark.parametrize(
-    "cause", [RangeError("got 99", 99), RangeError("got 3"), ShapeError("got 3")]
+    "cause",
+    [RangeError("got 99", 99), RangeError("got 3"), ShapeError("got 3"), NumericError("nan")],
 )
 def test_what_is_in_no_record_stays_as_it_is(records, cause):
     before = str(cause)
 
-    with pytest.raises(ShapeError), naming(records):
+    with pytest.raises(type(cause)), naming(records):
         raise cause
 
     assert str(cause) == before
+
+
+def test_a_loss_that_is_not_finite_names_the_record_that_is_not(tmp_path):
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file["x"] = np.array([[1.0, 2.0], [np.inf, 1.0]])
+    with (
+        open_records(tmp_path / "own.h5", inputs=["x"]) as records,
+        pytest.raises(NumericError, match=r"own.h5 has a number .* in record 1 of x$"),
+        naming(Data(records, records)),
+    ):
+        raise NumericError("the loss is nan")

@@ -37,6 +37,14 @@ def empty(data, folder):
     return settings, "empty.h5: got no records"
 
 
+def whole_numbers(data, folder):
+    with h5py.File(folder / "whole.h5", "w") as file:
+        file["x"], file["y"] = np.zeros((9, 64), "u1"), np.zeros(9, "i4")
+    paths = {f"data.{name}": folder / "whole.h5" for name in ("train", "test")}
+    settings = {**paths, "data.inputs": "x", "data.targets": "y"}
+    return settings, "makes losses of float64 from a batch of int32[1,64], int32[1], needed"
+
+
 def wrong_type(data, folder):
     return {"optim.lr": "fast"}, '--optim.lr: got "fast", needed'
 
@@ -86,7 +94,7 @@ def nothing_to_synchronise(data, folder):
 CASES = [
     *((case, 1) for case in (
         missing, empty, small_batch, unknown_model, no_function, wrong_argument,
-        nothing_to_synchronise,
+        nothing_to_synchronise, whole_numbers,
     )),
     *((case, 2) for case in (
         truncated, wrong_type, unfit_model, too_many_threads, no_checkpoint, tight_budget,
