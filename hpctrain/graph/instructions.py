@@ -276,7 +276,11 @@ class Formulas:
             return self.text.let(f"{word} {value}, zeroinitializer")
         if before[0] == "f" and after[0] == "i":
             rounds = f"llvm.fptosi.sat.{suffix(after)}.{suffix(before)}"
-            return self.text.call(rounds, kind, (vector(before), name))
+            found = self.text.call(rounds, kind, (vector(before), name))
+            number = self.text.let(f"fcmp ord {value}, {name}")
+            # NaN is the lowest number, as NumPy has it here: a label 0 would be believed.
+            lowest = f"splat ({DTYPES[after]} {-(1 << 8 * _BYTES[after] - 1)})"
+            return self._select(number, after, found, lowest)
         if before == "bfloat16":
             word = "fpext"
         elif before[0] == "f":

@@ -47,6 +47,17 @@ def test_casts_are_those_of_numpy(a, b):
     np.testing.assert_array_equal(compiled(lambda e: cast(e, b), x), x.astype(b))
 
 
+@pytest.mark.parametrize("a", ["float32", "float64"])
+@pytest.mark.parametrize("b", ["int32", "int64"])
+def test_what_is_not_a_number_is_no_index(a, b):
+    x = np.array([1.5, np.nan, -2.5, -np.nan, 3] * 5, a)
+    lowest = np.iinfo(b).min
+
+    found = compiled(lambda e: cast(e, b), x)
+
+    np.testing.assert_array_equal(found, np.array([1, lowest, -2, lowest, 3] * 5, b))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 def test_arithmetic_has_the_bits_of_numpy(dtype):
     a, b = numbers(37, dtype), numbers(37, dtype)
