@@ -1,21 +1,19 @@
 """From a configuration to the parts of a run. The only place that knows both."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from hpctrain import backend, models, nn, optim
-from hpctrain.autograd import Spec, Tensor
+from hpctrain.cli.fitting import batch_specs, try_records
 from hpctrain.comm.group import Group
 from hpctrain.comm.guard import agreed
 from hpctrain.comm.progress import Log
 from hpctrain.comm.world import World
 from hpctrain.config import Config
 from hpctrain.engine import Engine
-from hpctrain.errors import ConfigError, DataError, HpctrainError
+from hpctrain.errors import ConfigError, DataError
 from hpctrain.graph.budget import Memory
 from hpctrain.graph.native import fuses
 from hpctrain.io import Loader, Plan, RandomShift, Records, open_records, refuse
@@ -215,25 +213,7 @@ def objective(
             net.cast(config.device.dtype)
     make, count = LOSSES[config.loss.name]
     goal = Objective(net, make(), count, combine, narrows(config, device))
-    inputs, targets = (
-        [Tensor(np.zeros(s.shape, s.dtype), device=device) for s in specs]
-        for specs in batch_specs(loader, 1)
-    )
-    shapes = ", ".join(str(t.spec) for t in (*inputs, *targets))
-    try:
-        net.complete_shapes(*inputs)
-        losses = goal(inputs, targets)[0]
-    except HpctrainError as error:
-        raise ConfigError(
-            f"model {config.model.name}: does not take a batch of {shapes}: {error}; change "
-            "[model], [loss] or [data]"
-        ) from error
-    if losses.dtype != np.dtype(config.device.dtype):
-        raise ConfigError(
-            f"model {config.model.name}: makes losses of {losses.dtype} from a batch of "
-            f"{shapes}, needed {config.device.dtype}; store the inputs as floats, or write "
-            "them by hpctrain.io.ShardWriter with a scale"
-        )
+    try_records(config, goal, batch_specs(loader, 1), device)
     return net, goal
 
 
@@ -245,16 +225,6 @@ def narrows(config: Config, device: backend.Device) -> bool:
             f"device.precision: got bf16 on {device}, needed {missing}; set it to float32"
         )
     return wanted
-
-
-def batch_specs(loader: Loader, count: int) -> tuple[Sequence[Spec], Sequence[Spec]]:
-    """Return the specs of inputs and targets of a batch of ``count`` records."""
-    records = loader.records
-    buffers = records.buffers(count, loader.dtype)
-    return tuple(
-        [Spec.of(buffers[field.name]) for field in fields]
-        for fields in (records.inputs, records.targets)
-    )  # type: ignore[return-value]
 
 
 def optimizer(config: Config) -> optim.Optimizer:

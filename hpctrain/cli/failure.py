@@ -32,19 +32,20 @@ def end_all(error: BaseException, world: World, data: Data) -> None:
 def name_record(error: BaseException | None, data: Data) -> None:
     """Add to an error that records may be to blame for which they are.
 
-    To one about an index, once, where that index stands; to one about numbers that are not
-    finite, where there are such. Others stay as they are, and those without such a record:
-    the index may be computed, and the training diverge by itself.
+    To one about an index, once, where that index stands; else, and to one about numbers that
+    are not finite, where there are such. Others stay as they are, and those without such a
+    record: the index may be computed, and the training diverge by itself.
     """
-    sets = [data.train, data.test]
-    if isinstance(error, RangeError) and error.index is not None:
+    sets, places, what = [data.train, data.test], [], "a number that is not finite"
+    if isinstance(error, RangeError):
+        if error.index is None:
+            return
         index, error.index = error.index, None
-        places, what = holders(sets, index), str(index)
-    elif isinstance(error, NumericError):
-        places, what = not_finite(sets), "a number that is not finite"
-    else:
+        places = holders(sets, index)
+        what = str(index) if places else what
+    elif not isinstance(error, NumericError):
         return
-    for path, number, field in places:
+    for path, number, field in places or not_finite(sets):
         error.args = (f"{error}; {path} has {what} in record {number} of {field}",)
 
 

@@ -8,6 +8,7 @@ from hpctrain import engine
 from hpctrain.backend import Device
 from hpctrain.cli import build, tensor
 from hpctrain.cli.exchange import OPEN, PAUSE_S, Traffic, overlaps, way_of
+from hpctrain.cli.fitting import batch_specs
 from hpctrain.cli.room import Room, state_bytes
 from hpctrain.comm.mesh import Mesh
 from hpctrain.comm.watched import Logs
@@ -105,7 +106,7 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
     state.broadcast(world.control)
     schedule = build.schedule(config, build.steps_per_epoch(config, loader.plan))
     step = connected(config, world, mesh, lanes_, (made[0], state), place, schedule)
-    step.prepare(*build.batch_specs(loader, _samples(loader, mesh)))
+    step.prepare(*batch_specs(loader, _samples(loader, mesh)))
     room.planned(step)
     return step
 
@@ -161,7 +162,7 @@ def model_of(
         # the model is cut: no times, and the micro-batches of a replica alone.
         most, timed = min(shard, samples), False
         layout = replace(layout, micro_batches=-(-loader.plan.batch // shard))
-    inputs, targets = (of_samples(s, most) for s in build.batch_specs(loader, samples))
+    inputs, targets = (of_samples(s, most) for s in batch_specs(loader, samples))
     specs = inputs, targets
     parts = tensor.parts_of(config, world, mesh, made, place, specs)
     goal, parameters = parts.goal, parts.parameters

@@ -11,6 +11,7 @@ from hpctrain import models, nn, optim
 from hpctrain.autograd import Spec, Tensor
 from hpctrain.backend import CPU
 from hpctrain.cli import build
+from hpctrain.cli.fitting import batch_specs
 from hpctrain.config import load, split
 from hpctrain.errors import ConfigError
 from hpctrain.graph.budget import Memory
@@ -173,7 +174,7 @@ def of_words(words: Sequence[str], batch: int, small: bool, ranks: int) -> Subje
         config.model.name,
         net,
         goal,
-        build.batch_specs(loader, count),
+        batch_specs(loader, count),
         count,
         build.optimizer(config),
         build.memory(config),

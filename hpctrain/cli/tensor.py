@@ -10,6 +10,7 @@ from hpctrain import engine
 from hpctrain.backend import Device
 from hpctrain.cli import build
 from hpctrain.cli.exchange import PAUSE_S, overlaps, way_of
+from hpctrain.cli.fitting import batch_specs
 from hpctrain.cli.room import Room, state_bytes
 from hpctrain.comm.agree import agree
 from hpctrain.comm.guard import agreed
@@ -165,7 +166,7 @@ def step_of(  # noqa: PLR0913 (the parts that meet here)
 def _specs(loader: Any, mesh: Mesh) -> Specs:
     """Return the specs of the largest batch of a replica."""
     share = part(loader.plan.batch, 0, mesh.shape.data)
-    return build.batch_specs(loader, share.stop - share.start)
+    return batch_specs(loader, share.stop - share.start)
 
 
 def model_of(config: Config, room: Room, mesh: Mesh, loader: Any, place: Any) -> Parts:

@@ -14,6 +14,7 @@ from hpctrain.cli import build, pipeline, serving, tensor
 from hpctrain.cli.defaults import DEFAULT
 from hpctrain.cli.exchange import PAUSE_S, lanes_for, overlaps, way_of
 from hpctrain.cli.failure import end_all, naming
+from hpctrain.cli.fitting import batch_specs, check_test
 from hpctrain.cli.room import Room
 from hpctrain.cli.threads import limit_threads, told
 from hpctrain.cli.tune import traffic_of
@@ -95,11 +96,14 @@ def _train(config: Config, world: World) -> Outcome:
         limits = config.exchange.stall_s, config.exchange.abort_s
         watch = Watch(world, *limits, activity, lanes.running)
         share = pipeline.replica(mesh, world)
-        train = build.loader(config, data.train, world, lanes, True, share)
-        test = build.loader(config, data.test, world, lanes, False, share)
+        train, test = (
+            build.loader(config, records, world, lanes, training, share)
+            for records, training in ((data.train, True), (data.test, False))
+        )
         step, evaluator = _step(
             config, world, mesh, lanes, train, (device, given.cores, watch, traffic)
         )
+        check_test(config, world, train, test, evaluator if mesh is None else None)
         run_dir = _run_dir(config, world, stack)  # when nothing is left that could be refused
         console = stack.enter_context(Console(world.rank, log=run_dir.log if run_dir else None))
         console.facts(
@@ -207,7 +211,7 @@ def _step(
         )
     share = part(loader.plan.batch, world.rank, world.size, loader.unit)
     count = options.shard or share.stop - share.start
-    step.prepare(*build.batch_specs(loader, min(count, loader.plan.batch)))
+    step.prepare(*batch_specs(loader, min(count, loader.plan.batch)))
     room.planned(step)
     return step, Evaluator(goal, state, options.fuse, options.memory.budget)
 

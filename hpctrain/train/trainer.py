@@ -221,7 +221,7 @@ class Trainer:
         self.report.losses(self.at, self.step)
         values = self._values(self.at, "train")
         if self.test is not None:
-            values.update(self._values(self.evaluate(self.test), "test"))
+            values.update(self._tested(self.test))
         self.report.epoch(self.at, values, self.step)
         if self.at.batch < self.train.plan.steps:
             # The limit of steps fell into this epoch: a longer run goes on within it.
@@ -232,6 +232,16 @@ class Trainer:
         if self.at.epoch % every == 0 or self._over():
             self.saver.save(self.at, values)
         return values
+
+    def _tested(self, records: Loader) -> dict[str, float]:
+        """Return what a test tells, if it is finite: else no checkpoint could hold it."""
+        found = self._values(self.evaluate(records), "test")
+        if not all(map(math.isfinite, found.values())):
+            raise NumericError(
+                f"training: the test loss is {found['test_loss']} after step {self.at.step}, "
+                "needed a finite number; look for bad records in the test data"
+            )
+        return found
 
     def _check_finite(self) -> None:
         """Raise rather than evaluate and save parameters that the last step has spoilt.

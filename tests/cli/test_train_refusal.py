@@ -45,6 +45,19 @@ def whole_numbers(data, folder):
     return settings, "makes losses of float64 from a batch of int32[1,64], int32[1], needed"
 
 
+def other_test(data, folder):
+    with h5py.File(folder / "other.h5", "w") as file:
+        file["image"], file["label"] = np.zeros((9, 65), "f4"), np.zeros(9, "i4")
+    settings = {"data.test": folder / "other.h5", "data.inputs": "image"}
+    return {**settings, "data.targets": "label"}, "a batch of float32[1,65], int32[1]: dense"
+
+
+def other_test_in_stages(data, folder):
+    settings, _ = other_test(data, folder)
+    wanted = "data.test: got batches of float32[1,65], int32[1], needed float32[1,8,8,1], int32"
+    return {**settings, "parallel.pipeline": 2}, wanted
+
+
 def wrong_type(data, folder):
     return {"optim.lr": "fast"}, '--optim.lr: got "fast", needed'
 
@@ -94,10 +107,11 @@ def nothing_to_synchronise(data, folder):
 CASES = [
     *((case, 1) for case in (
         missing, empty, small_batch, unknown_model, no_function, wrong_argument,
-        nothing_to_synchronise, whole_numbers,
+        nothing_to_synchronise, whole_numbers, other_test,
     )),
     *((case, 2) for case in (
         truncated, wrong_type, unfit_model, too_many_threads, no_checkpoint, tight_budget,
+        other_test_in_stages,
     )),
     (flipped, 3), (pipeline, 3),
 ]  # fmt: skip

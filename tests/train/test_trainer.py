@@ -110,6 +110,14 @@ def test_a_loss_that_is_not_finite_ends_the_run_on_all_ranks(world):
             run.fit()
 
 
+def test_a_test_that_is_not_finite_is_told_as_such(world):
+    with create("serial") as engine:
+        run = Run(world, engine, None)
+        run.trainer.test.records.arrays["x"][3] = np.nan
+        with pytest.raises(NumericError, match="the test loss is nan after step 4, needed a f"):
+            run.fit()
+
+
 @pytest.mark.parametrize("steps", [(2, 3), (11, 99)])
 def test_a_timeline_is_written_even_if_the_run_ends_within_it(world, shared_path, steps):
     recorder = Recorder(enabled=False)
