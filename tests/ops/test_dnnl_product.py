@@ -65,7 +65,28 @@ def test_many_rows_are_multiplied_by_the_way_that_suits_them(shape, flips):
     compare("matmul", [a, b], limit=1e-5, **attrs)
 
     name = program("matmul", [a, b], **attrs).names[-1]
-    assert ("gemm:jit" in name) == (m == 310 or (flip_a and m == 64))
+    assert ("gemm:jit" in name) == (m == 310 or (not flip_b and m == 64))
+
+
+@given(
+    st.integers(6, 160), st.integers(1, 40), st.integers(0, 60), st.booleans(),
+    st.integers(0, 9),
+)  # fmt: skip
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+def test_few_rows_by_a_large_weight_are_multiplied_turned(rows, deep, wide, biased, seed):
+    """Of any number of strips, the last of which may be lower."""
+    rows = rows if rows < 16 else rows // 16 * 16
+    depth, columns = 6 * rows + deep, max(128, 4 * rows) + wide
+    given = normal(seed, (rows, depth), (columns, depth), (columns,))[: 3 if biased else 2]
+    if rows * depth * columns < 1 << 18:
+        return
+
+    compare("dense", given, limit=1e-5)
+
+    assert len(program("dense", given).calls) > 1  # it is turned, at least
+    (y,) = run("dense", given)
+    want = given[0].astype(float) @ given[1].T.astype(float) + (given[2] if biased else 0)
+    np.testing.assert_allclose(y, want, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("flips", [(False, False), (False, True), (True, False), (True, True)])
