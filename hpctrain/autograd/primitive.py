@@ -134,8 +134,9 @@ class Primitive:
         more input. ``specs`` are those of all inputs; the row takes ``after`` as an attribute.
         None if there is no such row for these, or it would not pay.
     loops : bool
-        Whether ``bind``, or ``kernel`` if there is none, takes one more argument, ``loop``,
-        with which it compiles what it does element by element: see `hpctrain.graph.inner`.
+        Whether ``bind`` and ``scratch``, or ``kernel`` if there is no ``bind``, take one more
+        argument, ``loop``, with which that compiles what is done element by element: see
+        `hpctrain.graph.inner`.
     signs : tuple of int
         Inputs of which nothing but the sign matters: rounded ones do as well.
     onto : bool

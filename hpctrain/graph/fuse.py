@@ -17,9 +17,8 @@ from hpctrain.graph.work import Fused, Input, Result
 __all__ = ["fuse"]
 
 _SOURCES = ("input", "constant")
-_SLOW = frozenset(
-    {"erf", "expm1", "log1p", "maximum"}
-)  # nor for bfloat16 NumPy has vector code
+# For these, and for bfloat16, NumPy has no vector code, or not for all.
+_SLOW = frozenset({"erf", "expm1", "log1p", "maximum"})
 
 
 def fuse(graph: Graph, compiled: bool = True) -> Graph:

@@ -31,7 +31,8 @@ def with_loops(node: Node) -> Node:
         return node
     if row.bind is not None:
         bind = functools.partial(row.bind, loop=inner_loop)
-        return replace(node, row=replace(row, bind=bind, loops=False))
+        scratch = row.scratch and functools.partial(row.scratch, loop=inner_loop)
+        return replace(node, row=replace(row, bind=bind, scratch=scratch, loops=False))
     kernel = functools.partial(row.kernel, loop=inner_loop)
     return replace(node, row=replace(row, kernel=kernel, loops=False))
 

@@ -43,9 +43,7 @@ class LeNet(nn.HybridBlock):
         self._input = (channels, layout)
         # A maximum over four neighbours makes numbers grow, so the weights begin small.
         small = nn.initializer.Xavier(factor_type="in", magnitude=1.0)
-        args: dict[str, Any] = {
-            "layout": "NHWC", "weight_initializer": small
-        }  # fmt: skip
+        args: dict[str, Any] = {"layout": "NHWC", "weight_initializer": small}
         side = ((size - 4) // 2 - 4) // 2
         with self.name_scope():
             self.conv1 = nn.Conv2D(20, 5, in_channels=channels, **args)

@@ -21,14 +21,9 @@ from hpctrain.autograd import Spec
 from hpctrain.ops.dnnl import Library
 from hpctrain.ops.dnnl_program import Builder
 
-__all__ = [
-    "Attention", "Block", "Softmax", "attention_grad_program", "attention_program", "columns",
-]  # fmt: skip
+__all__ = ["Attention", "Block", "Softmax", "attention_grad_program", "attention_program"]
 
-_SRC, _DST, _WEIGHTS, _SECOND, _DIFF_SRC, _DIFF_DST = 1, 17, 33, 2, 129, 145
-_TRAINING, _INFERENCE, _FACTOR = 64, 96, 4096
-_EXP, _ADD, _SUBTRACT = 0x2A, 0x1FFF0, 0x1FFF5
-_SOFTMAX, _LOG_SOFTMAX = 0x30000, 0x30001
+_SRC, _DST, _WEIGHTS, _FACTOR = 1, 17, 33, 4096
 _ROWS = 64  # queries of a block
 _BLOCKS = 2048  # most blocks of all heads and sequences; each has handles of its own
 _SMALL = 16  # steps or width below which a product is not worth a call
@@ -136,19 +131,6 @@ class Attention:
         """Describe the scores of a block of all heads as rows."""
         return self.library.layout((self.heads * block.rows, block.seen), (0, 1))
 
-    def softmax(self, block: Block, which: int) -> Any:
-        """Describe softmax, or its logarithm, over the rows of a block of all heads."""
-        library, rows = self.library, self.rows_of_all(block)
-        create = library.lib.dnnl_softmax_forward_primitive_desc_create
-        return library.kernel(create, library.engine, _TRAINING, which, rows, rows, 1)
-
-    def function(self, layout: Any, which: int, alpha: float) -> Any:
-        """Describe a function of each element."""
-        library = self.library
-        create = library.lib.dnnl_eltwise_forward_primitive_desc_create
-        given = (_INFERENCE, which, layout, layout, alpha, 0.0)
-        return library.kernel(create, library.engine, *given)
-
     def averaging(self, block: Block) -> Any:
         """Describe the product of probabilities and values."""
         width = self.heads * self.head
@@ -220,13 +202,6 @@ def _average_block(
         turn(b)
         values, out = it.view(build, v, b, seen), it.view(build, y, b, mine)
         average([(_SRC, scores), (_WEIGHTS, values), (_DST, out)])
-
-
-def columns(it: Attention, block: Block) -> tuple[Any, Any]:
-    """Describe the first score of each row of a block, and the place of such numbers."""
-    shape = it.heads, block.rows
-    matrix = it.library.matrix
-    return matrix(shape, (block.rows * block.seen, block.seen)), matrix(shape, (it.steps, 1))
 
 
 def attention_grad_program(

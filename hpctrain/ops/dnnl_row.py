@@ -56,12 +56,8 @@ class TwoKernels:
         ready: Callable[..., Callable[[], None]] | None = None,
         compiled: Make | None = None,
     ) -> None:
-        self._infer, self._makers, self._guard, self._ready = (
-            infer,
-            (make, compiled),
-            guard,
-            ready,
-        )
+        self._infer, self._makers = infer, (make, compiled)
+        self._guard, self._ready = guard, ready
         self._kernel, self._scratch = kernel, scratch
         self._programs = functools.lru_cache(maxsize=1024)(self._program)
 
@@ -101,12 +97,17 @@ class TwoKernels:
         found = {"scratch": self.scratch, "bind": self.bind, "dense": self.dense}
         return {**found, "loops": True} if loops else found
 
-    def scratch(self, specs: Sequence[Spec], **attrs: Any) -> Sequence[Spec]:
-        """Return what either needs; a plan for a GPU is made by the same call."""
+    def scratch(
+        self, specs: Sequence[Spec], loop: Loop | None = None, **attrs: Any
+    ) -> Sequence[Spec]:
+        """Return what either needs; a plan for a GPU is made by the same call.
+
+        With ``loop`` what a program with passes needs, too.
+        """
         program = self.program(specs, attrs)
         if program is None:
             return self._scratch(specs, **attrs)
-        other = self.program(specs, attrs, loops=True) or program
+        other = (loop and self.program(specs, attrs, loops=True)) or program
         mine = Spec((max(program.nbytes, other.nbytes),), _BYTES)
         return [mine, *self._scratch(specs, **attrs)] if _gpus() else [mine]
 

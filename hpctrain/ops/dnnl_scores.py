@@ -11,21 +11,23 @@ gradient: functions 1.5 and 2.8, passes 1.3 and 2.6.
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from hpctrain.autograd.element import Element, exp, largest, log, total, where
-from hpctrain.ops.dnnl_attention import Attention, Block, columns
+from hpctrain.ops.dnnl_attention import Attention, Block
 from hpctrain.ops.dnnl_program import Builder, View
 
-__all__ = ["CompiledSoftmax", "LibrarySoftmax", "hiding"]
+__all__ = ["CompiledSoftmax", "LibrarySoftmax"]
 
 _SRC, _DST, _SECOND, _DIFF_SRC, _DIFF_DST, _SIZE = 1, 17, 2, 129, 145, 4
+_TRAINING, _INFERENCE = 64, 96
 _EXP, _ADD, _SUBTRACT, _SOFTMAX, _LOG_SOFTMAX = 0x2A, 0x1FFF0, 0x1FFF5, 0x30000, 0x30001
 _MASKS = 1 << 21  # most elements of what hides keys
 
 
-def hiding(it: Attention, build: Builder, block: Block, rows: int) -> Callable[[], None]:
+def _hiding(it: Attention, build: Builder, block: Block, rows: int) -> Callable[[], None]:
     """Return what adds the call that hides keys from the queries of all heads."""
     if not it.causal:
         return lambda: None
@@ -38,6 +40,26 @@ def hiding(it: Attention, build: Builder, block: Block, rows: int) -> Callable[[
     hidden = np.where(seen, np.float32(0), np.float32(-np.inf))
     mask = build.constant(layout, np.tile(hidden, (it.heads, 1)))
     return lambda: add([(_SRC, rows), (_SECOND, mask), (_DST, rows)])
+
+
+def _softmax(it: Attention, block: Block, which: int) -> Any:
+    """Describe softmax, or its logarithm, over the rows of a block of all heads."""
+    library, rows = it.library, it.rows_of_all(block)
+    create = library.lib.dnnl_softmax_forward_primitive_desc_create
+    return library.kernel(create, library.engine, _TRAINING, which, rows, rows, 1)
+
+
+def _exp(it: Attention, block: Block) -> Any:
+    """Describe the exponentials of a block of all heads."""
+    library, rows = it.library, it.rows_of_all(block)
+    create = library.lib.dnnl_eltwise_forward_primitive_desc_create
+    return library.kernel(create, library.engine, _INFERENCE, _EXP, rows, rows, 0.0, 0.0)
+
+
+def _columns(it: Attention, block: Block) -> tuple[Any, Any]:
+    """Describe the first score of each row of a block, and the place of such numbers."""
+    shape, matrix = (it.heads, block.rows), it.library.matrix
+    return matrix(shape, (block.rows * block.seen, block.seen)), matrix(shape, (it.steps, 1))
 
 
 class LibrarySoftmax:
@@ -56,12 +78,14 @@ class LibrarySoftmax:
         """Hide keys, take the logarithm of softmax, and its exponential."""
         it, build, first = self.it, self.build, self.first
         rows = build.part(room, it.rows_of_all(block), 0)
-        hide = hiding(it, build, block, rows)
-        column, keep = columns(it, block)
+        hide = _hiding(it, build, block, rows)
+        column, keep = _columns(it, block)
         corner = build.part(room, column, 0)
         take = build.kernel(it.library.reorder(column, keep))
-        softmax = build.kernel(it.softmax(block, _LOG_SOFTMAX))
-        exp = build.kernel(it.function(it.rows_of_all(block), _EXP, 0.0))
+        softmax, exp = (
+            build.kernel(_softmax(it, block, _LOG_SOFTMAX)),
+            build.kernel(_exp(it, block)),
+        )
 
         def turn(b: int) -> None:
             at = _SIZE * (b * it.heads * it.steps + block.start)
@@ -84,11 +108,11 @@ class LibrarySoftmax:
     def backward(self, block: Block, rooms: tuple[int, int]) -> Callable[[int], None]:
         """Hide keys, take the softmax, and its gradient."""
         it, build, library = self.it, self.build, self.it.library
-        layout, made = it.rows_of_all(block), it.softmax(block, _SOFTMAX)
+        layout, made = it.rows_of_all(block), _softmax(it, block, _SOFTMAX)
         rows, pulled = (build.part(room, layout, 0) for room in rooms)
         create = library.lib.dnnl_softmax_backward_primitive_desc_create
         given = library.engine, _SOFTMAX, layout, layout, layout, 1, made
-        hide = hiding(it, build, block, rows)
+        hide = _hiding(it, build, block, rows)
         softmax, back = build.kernel(made), build.kernel(library.kernel(create, *given))
 
         def turn(_: int) -> None:
@@ -170,8 +194,19 @@ class CompiledSoftmax:
     def __init__(self, it: Attention, build: Builder) -> None:
         self.it, self.build = it, build
         self.numbers = it.batch * it.heads * it.steps
-        flat = it.library.layout((self.numbers,), (0,))
-        self.tops, self.sums = build.slot(flat), build.slot(flat)
+
+    def _slot(self) -> int:
+        return self.build.slot(self.it.library.layout((self.numbers,), (0,)))
+
+    @functools.cached_property
+    def tops(self) -> int:
+        """Where the largest score of each row is kept."""
+        return self._slot()
+
+    @functools.cached_property
+    def sums(self) -> int:
+        """Where the sum of each row is kept: going back, for one sequence after the other."""
+        return self._slot()
 
     def forward(self, block: Block, room: int) -> Callable[[int], None]:
         """Find the largest scores, then exponentials and their sums, then divide."""

@@ -41,11 +41,10 @@ def turned_program(
     """
     rows, depth, columns = shape
     dtype = specs[0].dtype
-    x = library.matrix((rows, depth), (depth, 1), dtype)
-    weight = library.matrix((columns, depth), (depth, 1), dtype)
-    bias = [library.matrix((1, columns), (columns, 1)) for _ in specs[2:]]
-    build = Builder(library, [x, weight, *bias, library.matrix((rows, columns), (columns, 1))])
-    turned = library.matrix((columns, rows), (rows, 1))
+    x, weight = (library.layout(s, (0, 1), dtype) for s in ((rows, depth), (columns, depth)))
+    turned, y = (library.layout(s, (0, 1)) for s in ((columns, rows), (rows, columns)))
+    bias = [library.layout((1, columns), (0, 1)) for _ in specs[2:]]
+    build = Builder(library, [x, weight, *bias, y])
     made = library.kernel(
         library.lib.dnnl_matmul_primitive_desc_create,
         *(library.engine, weight, library.free_layout((depth, rows), dtype)),
@@ -53,7 +52,7 @@ def turned_program(
     )
     if not library.implementation(made).startswith("brg"):
         raise NotImplementedError("no better than BLAS")
-    second = build.part(0, library.matrix((depth, rows), (1, depth), dtype), 0)
+    second = build.part(0, library.layout((depth, rows), (1, 0), dtype), 0)
     packed = build.taken(second, library.chosen(made, _WEIGHTS_LAYOUT))
     result = build.slot(turned)
     build.call(made, [(_FROM, 1), (_WEIGHTS, packed), (_TO, result)])

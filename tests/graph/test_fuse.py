@@ -20,20 +20,12 @@ from hpctrain.graph.marks import marked
 from hpctrain.graph.passes import EXACT, FUSED, optimise, verify
 from hpctrain.graph.plan import make_plan
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("own_cache")]
 F4, F8 = np.dtype(np.float32), np.dtype(np.float64)
 HERE = importlib.util.find_spec("llvmlite") is not None
 COMPILED = pytest.mark.skipif(not HERE, reason="no llvmlite")
 WAYS = [pytest.param(True, marks=COMPILED), False]
 AT_ONCE = EXACT[: EXACT.index("schedule")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory):
-    """Keep the user's cache free of kernels that no model has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def fused(graph, compiled=True):

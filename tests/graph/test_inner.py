@@ -20,19 +20,12 @@ from hpctrain.ops.dnnl_narrow import lacking
 
 pytestmark = [
     pytest.mark.serial,
+    pytest.mark.usefixtures("own_cache"),
     pytest.mark.skipif(importlib.util.find_spec("llvmlite") is None, reason="no llvmlite"),
 ]
 GATES = {"lstm": 4, "gru": 3}
 LIMITS = {"float32": 3e-6, "float64": 1e-13}
 SIZES = st.tuples(*(st.integers(*r) for r in ((0, 4), (0, 9), (0, 5), (1, 70))))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory):
-    """Keep the user's cache free of kernels that no model has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def layer(name, dtype, seed, t, b, i, h):

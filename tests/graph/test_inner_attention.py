@@ -4,6 +4,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+from attention_cases import SIZES, arrays, attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from two_kernels import check_fences, kernels, needs_dnnl, poisoned, run
@@ -19,16 +20,9 @@ from hpctrain.ops.dnnl_narrow import lacking
 
 pytestmark = [
     pytest.mark.serial,
+    pytest.mark.usefixtures("own_cache"),
     pytest.mark.skipif(importlib.util.find_spec("llvmlite") is None, reason="no llvmlite"),
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory):
-    """Keep the user's cache free of kernels that no model has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +38,8 @@ def run_passes(name, arrays, **attrs):
     """Bind a row with its passes compiled, and run it twice."""
     row, specs = primitive(name), [Spec.of(a) for a in arrays]
     assert row.kernel.__self__.program(specs, attrs, loops=True) is not None
-    outs, scratch = (poisoned(f(specs, **attrs)) for f in (row.infer, row.scratch))
+    outs = poisoned(row.infer(specs, **attrs))
+    scratch = poisoned(row.scratch(specs, loop=inner_loop, **attrs))
     ready = row.bind(np, arrays, outs, scratch, loop=inner_loop, **attrs)
     ready()
     ready()
@@ -63,58 +58,48 @@ def assert_near(have, want, limit):
         np.testing.assert_allclose(a, b, 0, limit * max(1, np.abs(b).max(initial=0)))
 
 
-def given_arrays(batch, steps, heads, width, seed, size=1.0):
-    rng = np.random.default_rng(seed)
-    qkv = rng.standard_normal((batch, steps, 3 * heads * width)) * size
-    dy = rng.standard_normal((batch, steps, heads * width))
-    attrs = {"heads": heads, "scale": width**-0.5}
-    return qkv.astype(np.float32), dy.astype(np.float32), attrs
-
-
 @needs_dnnl
-@given(
-    st.integers(1, 3), st.integers(16, 200), st.integers(1, 4), st.integers(16, 40),
-    st.booleans(), st.integers(0, 9),
-)  # fmt: skip
+@given(SIZES, st.booleans(), st.integers(0, 9))
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
-def test_averages_and_gradients_are_those_of_numpy(batch, steps, heads, width, causal, seed):
-    qkv, dy, attrs = given_arrays(batch, steps, heads, width, seed)
+def test_averages_and_gradients_are_those_of_numpy(sizes, causal, seed):
+    qkv, dy = arrays(*sizes, seed)
+    given_ = attrs(*sizes[2:], causal)
 
-    y, saved = run_passes("self_attention", [qkv], causal=causal, **attrs)
-    slope = run_passes("self_attention_grad", [dy, qkv, saved], causal=causal, **attrs)
+    y, saved = run_passes("self_attention", [qkv], **given_)
+    slope = run_passes("self_attention_grad", [dy, qkv, saved], **given_)
 
-    want = doubled("self_attention", [qkv], causal=causal, **attrs)
+    want = doubled("self_attention", [qkv], **given_)
     assert_near([y, saved], want, 2e-6)
-    back = doubled("self_attention_grad", [dy, qkv, want[1]], causal=causal, **attrs)
+    back = doubled("self_attention_grad", [dy, qkv, want[1]], **given_)
     assert_near(slope, back, 5e-6)
 
 
 @pytest.mark.skipif(bool(lacking()), reason="no bfloat16 here")
 @pytest.mark.parametrize("causal", [True, False])
 def test_so_are_those_with_factors_of_two_bytes(causal):
-    qkv, dy, attrs = given_arrays(2, 150, 2, 32, 1)
-    qkv, dy = (a.astype(backend.bfloat16()) for a in (qkv, dy))
+    qkv, dy = (a.astype(backend.bfloat16()) for a in arrays(2, 150, 2, 32, 1))
+    given_ = attrs(2, 32, causal)
 
-    y, saved = run_passes("self_attention", [qkv], causal=causal, **attrs)
-    slope = run_passes("self_attention_grad", [dy, qkv, saved], causal=causal, **attrs)
+    y, saved = run_passes("self_attention", [qkv], **given_)
+    slope = run_passes("self_attention_grad", [dy, qkv, saved], **given_)
 
-    want = doubled("self_attention", [qkv], causal=causal, **attrs)
+    want = doubled("self_attention", [qkv], **given_)
     assert_near([y, saved], want, 4e-3)
-    assert_near(
-        slope, doubled("self_attention_grad", [dy, qkv, want[1]], causal=causal, **attrs), 8e-3
-    )
+    assert_near(slope, doubled("self_attention_grad", [dy, qkv, want[1]], **given_), 8e-3)
 
 
 @needs_dnnl
 def test_large_scores_do_not_overflow_and_later_keys_do_not_matter():
-    qkv, dy, attrs = given_arrays(1, 150, 2, 16, 0, size=30.0)
-    y, saved = run_passes("self_attention", [qkv], causal=True, **attrs)
-    (slope,) = run_passes("self_attention_grad", [dy, qkv, saved], causal=True, **attrs)
+    qkv, dy = arrays(1, 150, 2, 16)
+    qkv *= 30
+    given_ = attrs(2, 16, True)
+    y, saved = run_passes("self_attention", [qkv], **given_)
+    (slope,) = run_passes("self_attention_grad", [dy, qkv, saved], **given_)
     other = qkv.copy()
     other[:, 101:, 32:] = np.nan  # keys and values of queries that are not asked for
     other[:, 101:, :32] = 1e30
 
-    again, _ = run_passes("self_attention", [other], causal=True, **attrs)
+    again, _ = run_passes("self_attention", [other], **given_)
 
     assert all(np.isfinite(a).all() for a in (y, saved, slope))
     np.testing.assert_array_equal(again[:, :64], y[:, :64])

@@ -13,15 +13,9 @@ from hpctrain.graph.thin import ThinProducts
 
 pytestmark = [
     pytest.mark.serial,
+    pytest.mark.usefixtures("own_cache"),
     pytest.mark.skipif(importlib.util.find_spec("llvmlite") is None, reason="no llvmlite"),
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def factors(shape, count, seed=0):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from attention_cases import SIZES, arrays, attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from two_kernels import compare, needs_dnnl, program, run
@@ -12,24 +13,11 @@ from hpctrain.ops import dnnl_attention
 pytestmark = [pytest.mark.serial, needs_dnnl]
 
 
-def arrays(batch, steps, heads, width, seed=0):
-    rng = np.random.default_rng(seed)
-    qkv = rng.standard_normal((batch, steps, 3 * heads * width)).astype(np.float32)
-    return qkv, rng.standard_normal((batch, steps, heads * width)).astype(np.float32)
-
-
-def attrs(heads, width, causal):
-    return {"heads": heads, "causal": causal, "scale": width**-0.5}
-
-
-@given(
-    st.integers(1, 3), st.integers(16, 200), st.integers(1, 4), st.integers(16, 40),
-    st.booleans(), st.integers(0, 9),
-)  # fmt: skip
+@given(SIZES, st.booleans(), st.integers(0, 9))
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
-def test_averages_and_gradients_are_those_of_numpy(batch, steps, heads, width, causal, seed):
-    qkv, dy = arrays(batch, steps, heads, width, seed)
-    given = attrs(heads, width, causal)
+def test_averages_and_gradients_are_those_of_numpy(sizes, causal, seed):
+    qkv, dy = arrays(*sizes, seed)
+    given = attrs(*sizes[2:], causal)
 
     _, saved = compare("self_attention", [qkv], limit=1e-5, **given)
     compare("self_attention_grad", [dy, qkv, saved], limit=1e-5, **given)
